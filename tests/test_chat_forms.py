@@ -196,6 +196,14 @@ def test_a_template_that_appends_arguments_to_text_gets_text():
     )
 
 
+def test_a_text_beside_thoughts_and_a_call_joins_the_thoughts_where_only_one_is_taken():
+    template = (
+        "{% for m in messages %}{% if m.content and m.thinking %}{{ raise_exception('both') }}{% endif %}"
+    )
+    template += "[{{ m.content or m.thinking }}]{{ m.tool_calls[0].function.name }}{% endfor %}"
+    assert rendered(template, [replace(CALL, content="I do.", reasoning="Hm.")]) == "[Hm.\n\nI do.]light"
+
+
 # -- where templates and ends are looked up --------------------------------------------------------------
 
 PLAIN, TOOLS = "plain", "{{ tools | tojson }}"

@@ -1,7 +1,4 @@
-"""Families of models: what their marks tell apart, where they are special tokens and where they are text.
-
-Run: pytest tests/test_families.py
-"""
+"""Families of models: what their marks tell apart, where they are special tokens and where they are text."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from functools import cache
 import pytest
 from tokenizers import AddedToken, Tokenizer
 
-from opensled.core.messages import ChatMessage, Guide, ToolCall
+from opensled.core.messages import Guide
 from opensled.text.answer_text import AnswerText
 from opensled.text.thinking import reader_of, thought_tags
 from opensled.text.tokenizer import TargetTokenizer
@@ -20,10 +17,8 @@ from tests.guiding import LIGHT, TINY, WAIT
 from tests.test_thinking import CALLED, TOOLS, asked, chat, messages, ollama, responses
 from tests.test_thought_reader import whole
 from tests.thinking_world import thinking
-from verify_server.text.chat_template import Chats
 from verify_server.text.gguf_ends import special_ends
 from verify_server.text.guide import GuideCompiler
-from verify_server.text.template_files import Templates
 
 NEXT, CALL = (
     "<|end|><|start|>assistant",
@@ -93,7 +88,7 @@ CASES = [
     ("granite 3.2", "<|x|>", "Here is my thought process:\n\nHm.\n\nHere is my response:\n\nYes.", "Hm.", "Yes."),
     ("granite 3.3", "<|x|>", "<think>Hm.</think>\n<response>Yes.</response>", "Hm.", "Yes."),
     ("ernie", "<think>\n", "Hm.\n</think>\n\n<response>\nYes.\n</response>\n", "Hm.", "Yes."),
-    ("apriel", "Here are my reasoning steps:\n", "Hm.\n[BEGIN FINAL RESPONSE]\nYes.\n[END FINAL RESPONSE]", "Hm.", "Yes."),
+    ("apriel", "Here are my reasoning steps:", "a\n[BEGIN FINAL RESPONSE]\nYes.\n[END FINAL RESPONSE]", "a", "Yes."),
     ("apriel", "<|x|>", "Here are my reasoning steps:\nHm.\n[BEGIN FINAL RESPONSE]\nYes.", "Hm.", "Yes."),
     ("olmo", "assistant\n<think>", "Hm.</think>Yes.", "Hm.", "Yes."),
     ("longcat", "ASSISTANT:<longcat_think>\n", "Hm.\n</longcat_think>\nYes.", "Hm.", "Yes."),
@@ -103,7 +98,6 @@ CASES = [
     ("qwen", "<think>\n", "Hm.\n</think>\n\n<answer>Yes.</answer>", "Hm.", "<answer>Yes.</answer>"),
     ("no template", "assistant\n", "<think>\nHm.\n</think>\n\nYes.", "Hm.", "Yes."),
 ]  # fmt: skip
-EACH = pytest.mark.parametrize(("case", "special"), itertools.product(CASES, (True, False)))
 
 
 @cache
@@ -114,58 +108,38 @@ def tokenizer(family: str, special: bool = True) -> TargetTokenizer:
     return TargetTokenizer(made.to_str().encode())
 
 
-def answer_of(case: tuple[str, ...], special: bool = True, stop: tuple[str, ...] = ()) -> AnswerText:
-    """An answer that begins behind the prompt of a case."""
-    known = tokenizer(case[0], special)
-    ends = [
-        known.encode_rendered(end)[0]
-        for end in FAMILIES[case[0]][1].split()
-        if end in ("<turn|>", "<|assistant_end|>")
-    ]
+def read(case, ids, special=True, size=500, stop=()) -> tuple[str, str]:
+    """The thoughts and the text of these ids behind the prompt of a case; `size`: tokens of a commit."""
+    known, (template, marks) = tokenizer(case[0], special), FAMILIES[case[0]]
+    ends = [known.encode_rendered(end)[0] for end in ("<turn|>", "<|assistant_end|>") if end in marks]
     shown, prompt = AnswerText(known, stop, ends), known.encode_rendered(f"hello {case[1]}")
-    shown.think(reader_of(thought_tags(FAMILIES[case[0]][0]), known, prompt, ("light", "wait")))
-    return shown
+    shown.think(reader_of(thought_tags(template), known, prompt, ("light", "wait")))
+    told = [shown.commit(ids[at : at + size]) for at in range(0, len(ids), size) if not shown.stopped_by]
+    thoughts, text = shown.end()
+    return "".join(one.thoughts for one in told) + thoughts, "".join(one.text for one in told) + text
 
 
-def read(shown: AnswerText, ids: tuple[int, ...], size: int = 500) -> tuple[str, str]:
-    """The thoughts and the text of these ids; `size`: tokens of a commit."""
-    thoughts, text = "", ""
-    for at in range(0, len(ids), size):
-        told = shown.commit(ids[at : at + size])
-        thoughts, text = thoughts + told.thoughts, text + told.text
-        if shown.stopped_by:
-            break
-    rest = shown.end()
-    return thoughts + rest[0], text + rest[1]
-
-
-@EACH
+@pytest.mark.parametrize("special", [True, False])
+@pytest.mark.parametrize("case", CASES)
 def test_marks_tell_thoughts_from_the_answer(case, special):
-    """Nor do stop strings count in thoughts, heads of messages and calls."""
+    """Stop strings count in its text alone."""
     ids = tokenizer(case[0], special).encode_rendered(case[2])
     stop = ("Hm", "analysis", "final", "assistant", "commentary", "think", "functions", "light", '{"on')
-    for size, strings in itertools.product((1, 3, 500), ((), stop)):
-        assert read(answer_of(case, special, strings), ids, size) == case[3:]
-    stopped = answer_of(case, special, ("es.", *stop))
-    assert read(stopped, ids) == (case[3], case[4].split("es.")[0]) and bool(stopped.stopped_by) == (
-        "es." in case[4]
-    )
+    for size, strings in ((1, ()), (3, stop), (500, stop)):
+        assert read(case, ids, special, size, strings) == case[3:]
+    assert read(case, ids, special, stop=("es.", *stop)) == (case[3], case[4].split("es.")[0])
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if FAMILIES[case[0]][1]])
 def test_an_answer_that_is_cut_shows_no_marks(case):
     ids = tokenizer(case[0]).encode_rendered(case[2])
     for length in range(len(ids)):
-        thoughts, text = read(answer_of(case), ids[:length])
-        assert case[3].startswith(thoughts.rstrip()) and case[4].startswith(text.rstrip()), (
-            length,
-            thoughts,
-            text,
-        )
+        for whole_text, part in zip(case[3:], read(case, ids[:length]), strict=True):
+            assert whole_text.startswith(part.rstrip()), (length, part)
 
 
 @pytest.mark.parametrize(
-    "mark", ("<|start|>", "<|end|>", "<|channel|>", "<channel|>", "<|inner_suffix|>", "<|sep|>")
+    "mark", ["<|start|>", "<|end|>", "<|channel|>", "<channel|>", "<|inner_suffix|>", "<|sep|>"]
 )
 def test_a_mark_spelled_in_letters_is_text(mark):
     case = next(case for case in CASES if mark in FAMILIES[case[0]][1])
@@ -173,77 +147,68 @@ def test_a_mark_spelled_in_letters_is_text(mark):
     for written, said in zip(case[3:], ((f"{mark}!", case[4]), (case[3], f"{mark}!")), strict=True):
         before, _, after = case[2].partition(written)
         letters = [id for letter in f"{mark}!" for id in encode(letter)]
-        assert read(answer_of(case), (*encode(before), *letters, *encode(after))) == said
+        assert read(case, (*encode(before), *letters, *encode(after))) == said
 
 
 FORM = Guide(json_schema='{"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}')
-AUTO, MUST, ONE = (Guide(tools=(LIGHT, WAIT), tool_choice=choice, function=name)
-                   for choice, name in (("auto", ""), ("required", ""), ("required", "wait")))  # fmt: skip
-BOTH = Guide(FORM.json_schema, (LIGHT, WAIT), "auto")
+AUTO, MUST, ONE = (
+    Guide("", (LIGHT, WAIT), *choice) for choice in (("auto",), ("required",), ("required", "wait"))
+)
+BOTH, JSON, TO_NONE = Guide(FORM.json_schema, (LIGHT, WAIT), "auto"), f'{FINAL}{{"a": true}}', f"{FINAL}Hello"
+GUIDED = [
+    (FORM, JSON, True), (FORM, TO_NONE, False), (AUTO, TO_NONE, True), (AUTO, TO_LIGHT, True), (MUST, TO_LIGHT, True),
+    (AUTO, LIGHT_FIRST, True), (AUTO, TO_LIGHT.replace("true", "1"), False), (MUST, TO_NONE, False),
+    (ONE, TO_LIGHT, False), (BOTH, JSON, True), (BOTH, TO_NONE, False), (BOTH, TO_LIGHT, True),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("guide", "text", "is_whole"),
-    [(FORM, f'{FINAL}{{"a": true}}', True), (FORM, f"{FINAL}no", False), (AUTO, f"{FINAL}Hello", True),
-     (AUTO, TO_LIGHT[:-8], True), (AUTO, LIGHT_FIRST[:-8], True), (AUTO, TO_LIGHT.replace("true", "1")[:-8], False),
-     (MUST, f"{FINAL}Hello", False), (MUST, TO_LIGHT[:-8], True), (ONE, TO_LIGHT[:-8], False),
-     (BOTH, f'{FINAL}{{"a": true}}', True), (BOTH, f"{FINAL}Hello", False), (BOTH, TO_LIGHT[:-8], True)],
-)  # fmt: skip
+@pytest.mark.parametrize(("guide", "text", "is_whole"), GUIDED)
 def test_the_grammar_of_channels(guide, text, is_whole):
     known, ends = tokenizer("gpt-oss"), special_ends(tokenizer("gpt-oss")._tokenizer)
     guides = GuideCompiler(known._tokenizer.to_str().encode(), 2100, ends, "<|channel|>")
-    prompt = known.encode_rendered("<|start|>assistant")
     for thoughts in ("", f'{ANALYSIS}hm {{"a": 1}} to=functions.wait{NEXT}'):
-        ids = known.encode_rendered(thoughts + text)
-        masks = guides.start(guide, (), "", prompt).next_masks(ids)
+        ids = known.encode_rendered(thoughts + text.removesuffix("<|call|>"))
+        masks = guides.start(guide, (), "", known.encode_rendered("<|start|>assistant")).next_masks(ids)
         allowed = all(whole(mask, id) for mask, id in zip(masks, ids))
         assert (allowed and whole(masks[-1], ends[-1])) == is_whole
     guides.close()
 
 
-ENDS = {"gpt-oss": ["<|return|>", "<|call|>"], "gemma": ["<|end|>", "<turn|>"], "apertus": ["<|end|>", "<|assistant_end|>"],
-        "kimi k3": ["<|end|>", "<|end_of_msg|>"], "qwen": ["<|end|>"]}  # fmt: skip
+ENDS = [
+    ("gpt-oss", "<|return|> <|call|>"),
+    ("gemma", "<|end|> <turn|>"),
+    ("apertus", "<|end|> <|assistant_end|>"),
+]
 
 
-@pytest.mark.parametrize("family", ENDS)
-def test_special_tokens_end_turns(family):
+@pytest.mark.parametrize(("family", "ends"), ENDS)
+def test_special_tokens_end_turns(family, ends):
     for special in (True, False):
         known = tokenizer(family, special)
-        ends = [known.piece(end) for end in special_ends(known._tokenizer)]
-        assert ends == ([end for end in ENDS[family] if end == "<|end|>"] if not special else ENDS[family])
+        spelled = [end for end in ends.split() if special or end == "<|end|>"]  # which is tiny's own
+        assert [known.piece(end) for end in special_ends(known._tokenizer)] == spelled
+
+
+ASKED = [
+    (f"{ANALYSIS}Hm.{NEXT}{FINAL}Yes.", "Hm.", "Yes.", [], {}),
+    (f"{FINAL}Yes.", "", "Yes.", [], {}),
+    (f"{ANALYSIS}Hm.{NEXT}{TO_LIGHT}", "Hm.", "", CALLED, {"tools": TOOLS}),
+    (f"{ANALYSIS}Hm.{NEXT}{FINAL}Yes.", "Hm.", "Yes.", [], {"tools": TOOLS}),
+    (f"<|channel|>commentary<|message|>I do.{NEXT}{LIGHT_FIRST}", "", "I do.", CALLED, {"tools": TOOLS}),
+    (f"{ANALYSIS}{'and ' * 90}", "and and", "", [], {"max_tokens": 9}),
+]
 
 
 def test_channels_in_every_api(tmp_path):
-    asks = [
-        (f"{ANALYSIS}Hm.{NEXT}{FINAL}Yes.", "Hm.", "Yes.", [], {}),
-        (f"{FINAL}Yes.", "", "Yes.", [], {}),
-        (f"{ANALYSIS}Hm.{NEXT}{TO_LIGHT}", "Hm.", "", CALLED, {"tools": TOOLS}),
-        (f"{ANALYSIS}Hm.{NEXT}{FINAL}Yes.", "Hm.", "Yes.", [], {"tools": TOOLS}),
-        (f"<|channel|>commentary<|message|>I do.{NEXT}{LIGHT_FIRST}", "", "I do.", CALLED, {"tools": TOOLS}),
-        (f"{ANALYSIS}{'and ' * 90}", "and" + 5 * " and", "", [], {"max_tokens": 9}),
-    ]
+    async def check(written, thoughts, text, calls, more, api, client, stream):
+        told = await api(client, asked(written, **more), stream)
+        assert (told.thoughts, told.text, told.calls) == (thoughts, text, calls), (api, stream, told)
+        assert (told.reason == "length") == ("max_tokens" in more)
 
     async def scenario():
         async with thinking(tmp_path / "m", "channels", False) as (server, edge, _):
-            for written, thoughts, text, calls, more in asks:
+            for case in ASKED:
                 kinds = itertools.product((chat, responses, ollama, messages), (server, edge), (False, True))
-                kinds = list(kinds)
-                told = await asyncio.gather(
-                    *(api(at, asked(written, **more), stream) for api, at, stream in kinds)
-                )
-                for kind, one in zip(kinds, told, strict=True):
-                    assert (one.thoughts, one.text, one.calls) == (thoughts, text, calls), (kind, one)
-                    assert (one.reason == "length") == ("max_tokens" in more)
+                await asyncio.gather(*(check(*case, *kind) for kind in kinds))
 
     asyncio.run(scenario())
-
-
-def test_a_text_beside_thoughts_and_a_call_is_no_dead_end():
-    """As gpt-oss has it."""
-    template = (
-        "{% for m in messages %}{% if m.tool_calls %}{% if m.content and m.thinking %}{{ raise_exception('both') }}{% endif %}"
-        "[{{ m.content or m.thinking }}]{{ m.tool_calls[0].function.name }}{% else %}{{ m.content }};{% endif %}{% endfor %}{{ tools }}"
-    )
-    chats = Chats(Templates(template, template), {}, "test")
-    said = ChatMessage("assistant", "I do.", (ToolCall("1", "light", "{}"),), reasoning="Hm.")
-    assert chats.render([ChatMessage("user", "on"), said], ()).startswith("on;[Hm.\n\nI do.]light")

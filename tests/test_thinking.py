@@ -164,33 +164,28 @@ async def ollama(client: Any, body: dict[str, Any], stream: bool) -> Told:
 
 
 async def messages(client: Any, body: dict[str, Any], stream: bool) -> Told:
-    body = {"stream": stream, **body}
-    del body["seed"]
-    if "stop" in body:
-        body["stop_sequences"] = body.pop("stop")
-    tools = [tool["function"] for tool in body.pop("tools", ())]
-    body["tools"] = [{"name": tool["name"], "input_schema": tool["parameters"]} for tool in tools]
-    response = await client.post("/v1/messages", json=body)
+    tools = [tool["function"] for tool in body.get("tools", ())]
+    tools = [{"name": tool["name"], "input_schema": tool["parameters"]} for tool in tools]
+    body = {**body, "stream": stream, "stop_sequences": body.get("stop", []), "tools": tools}
+    response = await client.post(
+        "/v1/messages", json={name: body[name] for name in body if name not in ("seed", "stop")}
+    )
     assert response.status_code == 200, response.text
-    told, blocks = Told(), response.json()["content"] if not stream else []
-    told.reason = response.json()["stop_reason"] if not stream else ""
     lines = [json.loads(line[6:]) for line in response.text.splitlines() if line.startswith("data: ")]
-    for event in lines if stream else ():
-        if event["type"] == "content_block_start":
-            blocks.append({**event["content_block"], "partial_json": ""})
-        if event["type"] == "content_block_delta":
-            name = event["delta"]["type"].removesuffix("_delta").replace("input_json", "partial_json")
-            blocks[event["index"]][name] += event["delta"][name]
-        if event["type"] == "message_delta":
-            told.reason = event["delta"]["stop_reason"]
-    for block in blocks:
-        told.thoughts += block.get("thinking", "")
-        told.text += block.get("text", "")
-        if block["type"] == "tool_use":
-            given = json.loads(block["partial_json"]) if stream else block["input"]
-            told.calls.append((block["name"], given))
-    named = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_calls"}
-    told.reason = named[told.reason]
+    pieces = [{**line.get("content_block", {}), **line.get("delta", {})} for line in lines]
+    told, inputs = Told(), list[str]()
+    for piece in pieces if stream else [*response.json()["content"], response.json()]:
+        told.thoughts += piece.get("thinking", "")
+        told.text += piece.get("text", "")
+        if piece.get("type") == "tool_use":
+            told.calls.append((piece["name"], None))
+            inputs.append("" if stream else json.dumps(piece["input"]))
+        if "partial_json" in piece:
+            inputs[-1] += piece["partial_json"]
+        told.reason = {"max_tokens": "length"}.get(
+            reason := piece.get("stop_reason"), reason and "stop"
+        ) or told.reason
+    told.calls = [(name, json.loads(text)) for (name, _), text in zip(told.calls, inputs, strict=True)]
     return told
 
 
@@ -214,14 +209,7 @@ def asked(text: str, temperature: float = 0, **more: Any) -> dict[str, Any]:
     }
 
 
-KINDS = [
-    ("added", True),
-    ("added", False),
-    ("special", True),
-    ("special", False),
-    ("spelled", True),
-    ("spelled", False),
-]
+KINDS = list(itertools.product(("added", "special", "spelled"), (True, False)))
 
 
 @pytest.mark.parametrize(("kind", "prompt_opens"), KINDS)
