@@ -202,6 +202,10 @@ def test_a_text_beside_thoughts_and_a_call_joins_the_thoughts_where_only_one_is_
     )
     template += "[{{ m.content or m.thinking }}]{{ m.tool_calls[0].function.name }}{% endfor %}"
     assert rendered(template, [replace(CALL, content="I do.", reasoning="Hm.")]) == "[Hm.\n\nI do.]light"
+    alone = (
+        "{% for m in messages %}{% if m.thinking %}{{ raise_exception('alone') }}{% endif %}[]{% endfor %}"
+    )
+    assert rendered(alone, [ChatMessage("assistant", "", reasoning="Hm.")]) == "[]"
 
 
 # -- where templates and ends are looked up --------------------------------------------------------------

@@ -53,6 +53,7 @@ FAMILIES = {
     "seed": 2 * ("<seed:think> </seed:think>",),
     "qwen": 2 * ("<think> </think>",),
     "no template": (".", "<think> </think>"),
+    "no marks": (".", ""),
 }
 # The family, the end of the prompt, what the model writes, and what of it is thought and answered.
 CASES = [
@@ -97,6 +98,7 @@ CASES = [
     ("seed", "assistant\n", "<seed:think>Hm.</seed:think>Yes.", "Hm.", "Yes."),
     ("qwen", "<think>\n", "Hm.\n</think>\n\n<answer>Yes.</answer>", "Hm.", "<answer>Yes.</answer>"),
     ("no template", "assistant\n", "<think>\nHm.\n</think>\n\nYes.", "Hm.", "Yes."),
+    ("no marks", "assistant\n", "<think>\nHm.\n</think>\n\nYes.", "Hm.", "Yes."),
 ]  # fmt: skip
 
 
@@ -138,9 +140,7 @@ def test_an_answer_that_is_cut_shows_no_marks(case):
             assert whole_text.startswith(part.rstrip()), (length, part)
 
 
-@pytest.mark.parametrize(
-    "mark", ["<|start|>", "<|end|>", "<|channel|>", "<channel|>", "<|inner_suffix|>", "<|sep|>"]
-)
+@pytest.mark.parametrize("mark", ["<|start|>", "<|end|>", "<channel|>", "<|inner_suffix|>", "<|sep|>"])
 def test_a_mark_spelled_in_letters_is_text(mark):
     case = next(case for case in CASES if mark in FAMILIES[case[0]][1])
     encode = tokenizer(case[0]).encode_rendered

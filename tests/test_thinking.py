@@ -417,9 +417,8 @@ def test_stop_strings_count_in_the_answer_alone(prompt_opens, tmp_path):
 
     async def scenario():
         async with thinking(tmp_path / "m", "added", prompt_opens) as (server, edge, _):
-            for client, api in itertools.product((server, edge), (chat, ollama, messages)):
-                for stream in (False, True):
-                    await check(client, api, stream)
+            for kind in itertools.product((server, edge), (chat, ollama, messages), (False, True)):
+                await check(*kind)
             cut = asked(written("added", prompt_opens, "two " * 40), max_tokens=9, stop=["two"])
             assert (await chat(server, cut, False)).reason == "length"
 

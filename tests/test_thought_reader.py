@@ -119,21 +119,12 @@ def test_thoughts_go_by_the_keys_that_a_template_reads():
 
 VARIABLES = [
     ("{% if not thinking is defined %}{% set thinking = false %}{% endif %}{{ thinking }}", ["thinking"]),
-    (
-        "{%- set enable_thinking = enable_thinking | default(true) %}{{ enable_thinking }}",
-        ["enable_thinking"],
-    ),
+    ("{%- set enable_thinking = enable_thinking | default(true) %}{{ enable_thinking }}", ["enable_thinking"]),
     ("{% for thinking in messages %}{{ thinking }}{% endfor %}", ["messages"]),
-    (
-        "{% set thinking = 'a' %}{{ thinking }}{% macro f(x) %}{{ x }}{{ reasoning }}{% endmacro %}",
-        ["reasoning"],
-    ),
-    (
-        "{%- set ns = namespace(a=b | default(0)) %}{{ strftime_now('x') }}{{ ns.c }}{{ d.thinking }}",
-        ["b", "d"],
-    ),
+    ("{% set thinking = 'a' %}{{ thinking }}{% macro f(x) %}{{ x }}{{ reasoning }}{% endmacro %}", ["reasoning"]),
+    ("{%- set ns = namespace(a=b | default(0)) %}{{ strftime_now('x') }}{{ ns.c }}{{ d.thinking }}", ["b", "d"]),
     ("no {{ 'thinking' }} {# thinking #}", []),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("template", "names"), VARIABLES)

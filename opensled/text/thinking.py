@@ -54,14 +54,13 @@ def tail_of(prompt: Sequence[int], bytes_of: Callable[[int], bytes]) -> str:
 
 def reader_of(
     tags: ThoughtTags | None, tokenizer: TargetTokenizer, prompt: Sequence[int], tools: Collection[str] = ()
-) -> ThoughtReader | None:
-    """The reader of the answer to a chat whose ids are `prompt`; None: the model writes no known thoughts.
+) -> ThoughtReader:
+    """The reader of the answer to a chat whose ids are `prompt`.
 
-    `tags`: None = the template has none, but the tokenizer may. `tools`: names of those that it may call.
+    `tags`: None = the template has none; then the tokenizer may, or the model has learned the usual ones. `tools`:
+    names of those that it may call.
     """
-    tags = tags or next((known for known in KNOWN if tokenizer.added_pieces.issuperset(known[:2])), None)
-    if tags is None:
-        return None
+    tags = tags or next((known for known in KNOWN if tokenizer.added_pieces.issuperset(known[:2])), KNOWN[0])
     tail = tail_of(prompt, tokenizer.token_bytes)
     marks = "\n".join(marks_of(tags))
     special = frozenset(piece for piece in tokenizer.special_pieces if piece and piece in marks)

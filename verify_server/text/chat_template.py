@@ -114,11 +114,12 @@ def template_input(
 
     Raises InvalidRequest if the schema of a tool or the arguments of an earlier call are not a JSON object.
     """
-    plain = _plain_turns(messages, template)
-    versions = [plain]
+    unthought = [replace(message, reasoning="") for message in messages]
+    versions = [_plain_turns(messages, template), _plain_turns(unthought, template)]
     if mentions(template, "tool_calls"):
         turns = [_turn(message, template) for message in messages]
-        versions = [turns, _with_texts(turns), short_ids(turns), _in_thoughts(turns), plain]
+        without = [_turn(message, template) for message in unthought]
+        versions = [turns, _with_texts(turns), short_ids(turns), _in_thoughts(turns), without, *versions]
     functions = [_function(tool) for tool in tools]
     if functions and not mentions(template, "tools"):
         text = _tools_text(functions, template)
