@@ -55,9 +55,7 @@ class Request:
     def tool_names(self) -> tuple[str, ...]:
         """The tools that may be called; () = what looks like a call is text."""
         guide = self.tasks[0].guide
-        if guide is None or guide.tool_choice not in ("auto", "required"):
-            return ()
-        return tuple(tool.name for tool in guide.tools)
+        return guide.callable if guide else ()
 
     def respell(self, error: Exception) -> Exception:
         """`error` with the field it names as the client spells it."""

@@ -227,6 +227,18 @@ def test_a_template_that_shows_nothing_of_what_is_said_is_told(shown, capfd):
     assert "the chat template of models/odd shows nothing of what a user says" in capfd.readouterr().err
 
 
+def test_a_text_beside_thoughts_and_a_call_joins_the_thoughts_where_only_one_is_taken():
+    template = (
+        "{% for m in messages %}{% if m.content and m.thinking %}{{ raise_exception('both') }}{% endif %}"
+    )
+    template += "[{{ m.content or m.thinking }}]{{ m.tool_calls[0].function.name }}{% endfor %}"
+    assert rendered(template, [replace(CALL, content="I do.", reasoning="Hm.")]) == "[Hm.\n\nI do.]light"
+    alone = (
+        "{% for m in messages %}{% if m.thinking %}{{ raise_exception('alone') }}{% endif %}[]{% endfor %}"
+    )
+    assert rendered(alone, [ChatMessage("assistant", "", reasoning="Hm.")]) == "[]"
+
+
 # -- where templates and ends are looked up --------------------------------------------------------------
 
 PLAIN, TOOLS = "plain", "{{ tools | tojson }}"

@@ -139,7 +139,8 @@ def _of_response(response: dict[str, Any]) -> Told:
 
 
 async def ollama(client: Any, body: dict[str, Any], stream: bool) -> Told:
-    body = {**body, "stream": stream, "options": {"temperature": body["temperature"], "seed": body["seed"]}}
+    options = {"temperature": body["temperature"], "seed": body["seed"], **body.get("options", {})}
+    body = {**body, "stream": stream, "options": options}
     body["options"] |= {"top_k": 0, "top_p": 1, "num_predict": body.pop("max_tokens", 400)}
     for name in ("temperature", "seed"):
         del body[name]
@@ -159,6 +160,32 @@ async def ollama(client: Any, body: dict[str, Any], stream: bool) -> Told:
         told.calls += [(call["function"]["name"], call["function"]["arguments"])
                        for call in reply["message"].get("tool_calls", ())]  # fmt: skip
         told.reason = reply.get("done_reason", told.reason)
+    return told
+
+
+async def messages(client: Any, body: dict[str, Any], stream: bool) -> Told:
+    tools = [tool["function"] for tool in body.get("tools", ())]
+    tools = [{"name": tool["name"], "input_schema": tool["parameters"]} for tool in tools]
+    body = {**body, "stream": stream, "stop_sequences": body.get("stop", []), "tools": tools}
+    response = await client.post(
+        "/v1/messages", json={name: body[name] for name in body if name not in ("seed", "stop")}
+    )
+    assert response.status_code == 200, response.text
+    lines = [json.loads(line[6:]) for line in response.text.splitlines() if line.startswith("data: ")]
+    pieces = [{**line.get("content_block", {}), **line.get("delta", {})} for line in lines]
+    told, inputs = Told(), list[str]()
+    for piece in pieces if stream else [*response.json()["content"], response.json()]:
+        told.thoughts += piece.get("thinking", "")
+        told.text += piece.get("text", "")
+        if piece.get("type") == "tool_use":
+            told.calls.append((piece["name"], None))
+            inputs.append("" if stream else json.dumps(piece["input"]))
+        if "partial_json" in piece:
+            inputs[-1] += piece["partial_json"]
+        told.reason = {"max_tokens": "length"}.get(
+            reason := piece.get("stop_reason"), reason and "stop"
+        ) or told.reason
+    told.calls = [(name, json.loads(text)) for (name, _), text in zip(told.calls, inputs, strict=True)]
     return told
 
 
@@ -182,14 +209,7 @@ def asked(text: str, temperature: float = 0, **more: Any) -> dict[str, Any]:
     }
 
 
-KINDS = [
-    ("added", True),
-    ("added", False),
-    ("special", True),
-    ("special", False),
-    ("spelled", True),
-    ("spelled", False),
-]
+KINDS = list(itertools.product(("added", "special", "spelled"), (True, False)))
 
 
 @pytest.mark.parametrize(("kind", "prompt_opens"), KINDS)
@@ -387,12 +407,20 @@ def test_ollama_knows_what_thinks(tmp_path):
     asyncio.run(scenario())
 
 
-def test_a_stop_string_may_stand_in_thoughts(tmp_path):
+@pytest.mark.parametrize("prompt_opens", [True, False])
+def test_stop_strings_count_in_the_answer_alone(prompt_opens, tmp_path):
+    async def check(client, api, stream):
+        body = asked(written("added", prompt_opens, "one two three|four two five"))
+        body = {**body, "options": {"stop": ["two"]}} if api is ollama else {**body, "stop": ["two"]}
+        told = await api(client, body, stream)
+        assert (told.thoughts, told.text, told.reason) == ("one two three", "four ", "stop"), (api, stream)
+
     async def scenario():
-        async with thinking(tmp_path / "m") as (server, edge, _):
-            for client in (server, edge):
-                told = await chat(client, asked("one two three</think>four", stop=["two"]), True)
-                assert (told.thoughts, told.text, told.reason) == ("one", "", "stop")
+        async with thinking(tmp_path / "m", "added", prompt_opens) as (server, edge, _):
+            for kind in itertools.product((server, edge), (chat, ollama, messages), (False, True)):
+                await check(*kind)
+            cut = asked(written("added", prompt_opens, "two " * 40), max_tokens=9, stop=["two"])
+            assert (await chat(server, cut, False)).reason == "length"
 
     asyncio.run(scenario())
 

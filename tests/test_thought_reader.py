@@ -12,10 +12,9 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer
 
 from opensled.core.answer import Chunk
-from opensled.core.messages import Guide, ThoughtTags
+from opensled.core.messages import Guide
 from opensled.text.answer_text import AnswerText
 from opensled.text.chat_sandbox import environment, variables
 from opensled.text.painter import Painter
@@ -25,7 +24,6 @@ from opensled.text.thinking import (
     ThoughtReader,
     reader_of,
     start_of,
-    thought_tags,
     thoughts_by_key,
 )
 from opensled.text.tokenizer import TargetTokenizer
@@ -113,19 +111,6 @@ def test_the_end_of_the_prompt_says_how_an_answer_begins(tail, start):
     assert (found.inside, found.decides) == start
 
 
-TEMPLATES = [
-    ("{{ content.split('</think>')[-1] }}", THINK), ("[THINK]{{ x }}[/THINK]", ThoughtTags("[THINK]", "[/THINK]")),
-    ("<|START_THINKING|><|END_THINKING|>", ThoughtTags("<|START_THINKING|>", "<|END_THINKING|>")),
-    ("{{ messages }}", None), ("", None), ("◁think▷◁/think▷", ThoughtTags("◁think▷", "◁/think▷")),
-    ("<seed:think></seed:think>", ThoughtTags("<seed:think>", "</seed:think>")),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("template", "tags"), TEMPLATES)
-def test_tags_of_templates(template, tags):
-    assert thought_tags(template) == tags
-
-
 def test_thoughts_go_by_the_keys_that_a_template_reads():
     assert thoughts_by_key("{{ m.reasoning_content }}", "a") == {"reasoning_content": "a"}
     assert thoughts_by_key("{{ m['thinking'] }}", "a") == {"thinking": "a"}
@@ -134,21 +119,12 @@ def test_thoughts_go_by_the_keys_that_a_template_reads():
 
 VARIABLES = [
     ("{% if not thinking is defined %}{% set thinking = false %}{% endif %}{{ thinking }}", ["thinking"]),
-    (
-        "{%- set enable_thinking = enable_thinking | default(true) %}{{ enable_thinking }}",
-        ["enable_thinking"],
-    ),
+    ("{%- set enable_thinking = enable_thinking | default(true) %}{{ enable_thinking }}", ["enable_thinking"]),
     ("{% for thinking in messages %}{{ thinking }}{% endfor %}", ["messages"]),
-    (
-        "{% set thinking = 'a' %}{{ thinking }}{% macro f(x) %}{{ x }}{{ reasoning }}{% endmacro %}",
-        ["reasoning"],
-    ),
-    (
-        "{%- set ns = namespace(a=b | default(0)) %}{{ strftime_now('x') }}{{ ns.c }}{{ d.thinking }}",
-        ["b", "d"],
-    ),
+    ("{% set thinking = 'a' %}{{ thinking }}{% macro f(x) %}{{ x }}{{ reasoning }}{% endmacro %}", ["reasoning"]),
+    ("{%- set ns = namespace(a=b | default(0)) %}{{ strftime_now('x') }}{{ ns.c }}{{ d.thinking }}", ["b", "d"]),
     ("no {{ 'thinking' }} {# thinking #}", []),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("template", "names"), VARIABLES)
@@ -234,13 +210,3 @@ def test_the_grammar_begins_behind_thoughts(template, guide, prompt, text, is_wh
         for known in range(0, len(tokens), 3):
             taken_up = guides(template).start(guide, tokens[:known], "", before)
             assert taken_up.next_masks(tokens[known:]) == masks[known:]
-
-
-def test_tags_that_are_special_tokens_are_text_for_grammars():
-    tree = Tokenizer.from_str(tagged_tokenizer().decode())
-    tree.add_special_tokens(["[THINK]", "[/THINK]"])
-    compiler = GuideCompiler(tree.to_str().encode(), PADDED, (EOS,), "[THINK][/THINK]")
-    tokens = tree.encode('[THINK]a[/THINK]\n{"a": true}', add_special_tokens=False).ids
-    assert len([token for token in tokens if token >= 2052]) == 2
-    masks = compiler.start(FORM, ()).next_masks(tokens)
-    assert all(whole(mask, token) for mask, token in zip(masks, tokens)) and whole(masks[-1], EOS)

@@ -39,7 +39,9 @@ TAGS = {
     "special": ("[THINK]", "[/THINK]"),
     "added": ("<think>", "</think>"),
     "spelled": ("◁think▷", "◁/think▷"),
+    "channels": ("<|channel|>analysis<|message|>", "<|end|>"),
 }
+CHANNELS = ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|call|>")
 CALLS = "{% if tools %}<|system|>{{ tools | length }} tools: <tool_call></tool_call><|end|>{% endif %}"
 TURNS = """{%- for m in messages -%}{{ '<|' + m.role + '|>' }}
 {%- if m.reasoning_content %}{{ START + m.reasoning_content + STOP }}{% endif %}
@@ -74,11 +76,12 @@ def folder(at: Path, kind: str, text: str) -> Path:
     at.mkdir()
     for name in ("config.json", "generation_config.json"):
         shutil.copy(TINY / name, at / name)
-    tree = json.loads((TINY / "tokenizer.json").read_text("utf-8"))
+    saved = (TINY / "tokenizer.json").read_text("utf-8")
+    tree = json.loads(saved.replace("<|end|>", "<|eos|>") if kind == "channels" else saved)
     like = tree["added_tokens"][0]
-    added = () if kind == "spelled" else TAGS[kind]
+    added = {"spelled": (), "channels": CHANNELS}.get(kind, TAGS[kind])
     tree["added_tokens"] += [
-        {**like, "id": 2048 + number, "content": tag, "special": kind == "special"}
+        {**like, "id": 2048 + number, "content": tag, "special": kind in ("special", "channels")}
         for number, tag in enumerate(added)
     ]
     (at / "tokenizer.json").write_text(json.dumps(tree))

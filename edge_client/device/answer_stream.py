@@ -44,9 +44,10 @@ class AnswerStream:
         """
         self._session, self._thread, self._task, self._offline = session, thread, task, offline
         self._telemetry, self._started, self._truth = telemetry, started, session.truth
-        self._text = AnswerText(tokenizer, task.stop)
+        self._text = AnswerText(tokenizer, task.stop, info.eos_ids)
         if is_chat(task.prompt):
-            self._text.think(reader_of(info.thoughts, tokenizer, self._truth.tokens))
+            tools = task.guide.callable if task.guide else ()
+            self._text.think(reader_of(info.thoughts, tokenizer, self._truth.tokens, tools))
         self._prompt: tuple[PromptToken, ...] = ()  # that no chunk has had yet
         session.hear_prefill = self._hear
         self._ends = end_rules(info, task, self._truth)

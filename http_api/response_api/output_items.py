@@ -144,8 +144,9 @@ class ResponseOutput:
     def add_thoughts(self, text: str) -> list[Event]:
         events: list[Event] = []
         if not isinstance(self._open, ThoughtsItem):
+            events = self.close("completed")
             self._open = ThoughtsItem(len(self._closed))
-            events = self._open.opening()
+            events += self._open.opening()
         return [*events, self._open.push(text)]
 
     def add_text(self, text: str, logprobs: list[dict[str, Any]]) -> list[Event]:

@@ -182,6 +182,11 @@ class Guide:
         """Whether it forbids anything."""
         return bool(self.json_schema) or self.tool_choice in ("auto", "required")
 
+    @property
+    def callable(self) -> tuple[str, ...]:
+        """Names of the tools that may be called."""
+        return tuple(tool.name for tool in self.tools if self.tool_choice in ("auto", "required"))
+
 
 @dataclass(frozen=True)
 class Open:
@@ -340,10 +345,12 @@ class RuleFacts:
 
 
 class ThoughtTags(NamedTuple):
-    """The texts, or spellings of special tokens, between which a model thinks before it answers."""
+    """The texts, or spellings of special tokens, between which a model thinks before it answers, and answers then."""
 
     start: str
     end: str
+    answer_start: str = ""  # "" = the answer has none
+    answer_end: str = ""
 
 
 @dataclass(frozen=True)

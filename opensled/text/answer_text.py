@@ -1,12 +1,13 @@
 """Text streams that never take a character back: the text of a growing answer, up to a stop string."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from copy import copy
 from itertools import pairwise
 from typing import NamedTuple
 
 from opensled.core.protocol import common_prefix, overlap
-from opensled.text.thinking import ThoughtReader
+from opensled.text.families import MARK
+from opensled.text.thought_reader import ThoughtReader
 from opensled.text.tokenizer import TargetTokenizer
 
 # Around each call in the text of an answer, where the chat template has them; else a call is bare JSON.
@@ -112,11 +113,13 @@ class Told(NamedTuple):
 
 
 class AnswerText(TextStream):
-    """The thoughts and the text of a growing answer, up to a stop string, which may stand in either."""
+    """The thoughts and the text of a growing answer, up to a stop string in the text."""
 
-    def __init__(self, tokenizer: TargetTokenizer, stop: Sequence[str]) -> None:
+    def __init__(self, tokenizer: TargetTokenizer, stop: Sequence[str], ends: Collection[int] = ()) -> None:
+        """`ends`: ids that end an answer; they have no text, also where they are no special tokens."""
         super().__init__(tokenizer)
         self._stops = StopStrings(stop) if stop else None
+        self._ends = ends
         self._reader: ThoughtReader | None = None
         self._undecided = 0  # tokens that may belong to a start tag
 
@@ -152,39 +155,35 @@ class AnswerText(TextStream):
 
     def end(self) -> tuple[str, str]:
         """The thoughts and the text that were held back, at the end of the answer."""
-        text = "" if self.stopped_by else self._pass_stops(self.flush())
-        text += self._stops.flush() if self._stops else ""
-        if self._reader is None:
-            return "", text
-        (thoughts, shown), rest = self._reader.push(text), self._reader.flush()
-        return thoughts + rest.thoughts, shown + rest.text
+        if self.stopped_by:
+            return "", ""
+        text, reader = self.flush(), self._reader
+        said = [reader.push(text), reader.flush()] if reader else []
+        shown = "".join([self._show(one.text, one.call) for one in said]) if reader else self._show(text)
+        return "".join([one.thoughts for one in said]), shown + (self._stops.flush() if self._stops else "")
 
     def _commit(self, token: int) -> Told:
-        text, reader = self.push([token]), self._reader
+        reader = self._reader
         if reader is None:
-            return Told((token,), text)
+            return Told((token,), "" if token in self._ends else self._show(self.push([token])))
         undecided, was_inside = reader.decides, reader.inside
-        said = reader.push(text)
+        said = reader.push(self._spell(token, reader))
         self._undecided += undecided
         counted = int(was_inside)
         if undecided and not reader.decides:
             counted, self._undecided = self._undecided * reader.has_thought, 0
-        return Told((token,), said.text, said.thoughts, counted)
+        return Told((token,), self._show(said.text, said.call), said.thoughts, counted)
 
-    def _push(self, token: int) -> str:
-        return self._pass_stops(self._tag(token) or super()._push(token))
+    def _show(self, text: str, call: str = "") -> str:
+        """A text of the answer, in which stop strings count, and a call behind it, in which they do not."""
+        if self._stops is None:
+            return text + call
+        text = self._stops.push(text)
+        return text if not call or self.stopped_by else text + self._stops.flush() + call
 
-    def _pass_stops(self, text: str) -> str:
-        return self._stops.push(text) if self._stops else text
-
-    def _tag(self, token: int) -> str:
-        """What a special token adds that is a tag of thoughts, while these may begin or end; "" = another token."""
-        reader = self._reader
-        if (
-            reader is None
-            or token not in self._tokenizer.special_ids
-            or not (reader.decides or reader.inside)
-        ):
-            return ""
+    def _spell(self, token: int, reader: ThoughtReader) -> str:
+        """The text of a token for the reader: of a special one, its spelling if marks are made of it."""
         spelled = self._tokenizer.piece(token)
-        return super().flush() + spelled if spelled in reader.tags else ""
+        if spelled in reader.special:
+            return super().flush() + MARK + spelled
+        return "" if token in self._ends and spelled not in reader.marks else self.push([token])

@@ -105,9 +105,10 @@ class TargetTokenizer:
         except Exception as error:  # tokenizers raises bare Exception
             raise ProtocolError(f"the server's tokenizer.json cannot be read: {error}") from error
         self._bytes = TokenBytes(self._tokenizer)
-        self.special_ids = frozenset(
-            token for token, added in self._tokenizer.get_added_tokens_decoder().items() if added.special
-        )
+        added = self._tokenizer.get_added_tokens_decoder()
+        self.special_ids = frozenset(id for id, token in added.items() if token.special)
+        self.special_pieces = frozenset(added[id].content for id in self.special_ids)
+        self.added_pieces = frozenset(token.content for token in added.values())
 
     @property
     def pieces(self) -> list[str]:

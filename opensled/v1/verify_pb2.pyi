@@ -47,12 +47,16 @@ class DescribeReply(_message.Message):
     def __init__(self, model_id: _Optional[str] = ..., vocab_size: _Optional[int] = ..., fingerprint: _Optional[str] = ..., eos_ids: _Optional[_Iterable[int]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., rules: _Optional[_Iterable[_Union[RuleFacts, _Mapping]]] = ..., numerics: _Optional[str] = ..., version: _Optional[str] = ..., tokenizer_hash: _Optional[str] = ..., has_chat_template: _Optional[bool] = ..., capabilities: _Optional[_Iterable[str]] = ..., images: _Optional[_Union[ImageFacts, _Mapping]] = ..., engine: _Optional[str] = ..., aliases: _Optional[_Iterable[str]] = ..., thoughts: _Optional[_Union[ThoughtTags, _Mapping]] = ..., template_variables: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ThoughtTags(_message.Message):
-    __slots__ = ("start", "end")
+    __slots__ = ("start", "end", "answer_start", "answer_end")
     START_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_START_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_END_FIELD_NUMBER: _ClassVar[int]
     start: str
     end: str
-    def __init__(self, start: _Optional[str] = ..., end: _Optional[str] = ...) -> None: ...
+    answer_start: str
+    answer_end: str
+    def __init__(self, start: _Optional[str] = ..., end: _Optional[str] = ..., answer_start: _Optional[str] = ..., answer_end: _Optional[str] = ...) -> None: ...
 
 class ImageFacts(_message.Message):
     __slots__ = ("token_id", "rows", "most", "max_bytes")

@@ -175,7 +175,7 @@ def _decode_images(facts: pb.ImageFacts) -> ImageFacts:
 def _decode_thoughts(tags: pb.ThoughtTags) -> ThoughtTags:
     if not tags.start or not tags.end:
         raise InvalidRequest("thoughts need a tag before and after them", "thoughts")
-    return ThoughtTags(tags.start, tags.end)
+    return ThoughtTags(*[getattr(tags, name) for name in ThoughtTags._fields])
 
 
 def decode_description(data: bytes) -> ModelInfo:

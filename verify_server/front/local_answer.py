@@ -15,15 +15,15 @@ from opensled.text.thinking import ThoughtReader
 from verify_server.front.local_call import LocalCall
 
 SERVER: Origin = "server"
-ReadsThoughts = Callable[[Sequence[int]], ThoughtReader | None]
+ReadsThoughts = Callable[[Sequence[int]], ThoughtReader]
 
 
 class LocalAnswer:
     """Goes on over several calls, if the first ones are lost; `opening` begins the next one."""
 
-    def __init__(self, opening: Open, text: AnswerText, started: float, reads: ReadsThoughts) -> None:
+    def __init__(self, opening: Open, text: AnswerText, started: float, reads: ReadsThoughts | None) -> None:
         """`started`: when the client asked, in seconds of the monotonic clock. `reads`: makes of a prompt's ids what
-        tells thoughts from the rest."""
+        tells thoughts from the rest; None = all is text."""
         self.opening, self._text, self._started, self._reads = opening, text, started, reads
         self._truth: Truth | None = None
         self._prompt = PromptTokens()
@@ -58,7 +58,7 @@ class LocalAnswer:
             raise ProtocolError("the server did not open the sequence; see its log")
         if self._truth is None:
             self._truth = Truth(opened.prompt_ids)
-            self._text.think(self._reads(opened.prompt_ids))
+            self._text.think(self._reads(opened.prompt_ids) if self._reads else None)
             self._stats.prompt_tokens = len(self._truth)
         if not self._truth.generated:
             self._stats.cached_tokens = 0  # another replica may compute all of the prompt

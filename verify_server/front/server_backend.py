@@ -68,10 +68,11 @@ class ServerBackend:
 
     async def _answer(self, caller: Caller, task: Task) -> AsyncGenerator[Chunk, None]:
         model = self._sequences.model()
-        text = AnswerText(model.tokenizer, task.stop)
-        tags = model.info.thoughts if is_chat(task.prompt) else None
-        reads = partial(reader_of, tags, model.tokenizer)
-        answer = LocalAnswer(self._open(task, model.info), text, time.monotonic(), reads)
+        text = AnswerText(model.tokenizer, task.stop, model.info.eos_ids)
+        tools = task.guide.callable if task.guide else ()
+        reads = partial(reader_of, model.info.thoughts, model.tokenizer, tools=tools)
+        is_read = is_chat(task.prompt)
+        answer = LocalAnswer(self._open(task, model.info), text, time.monotonic(), reads if is_read else None)
         committed, heard_at = 0, time.monotonic()
         while True:
             try:

@@ -21,6 +21,7 @@ from opensled.text.answer_text import CALL_TAGS
 from opensled.text.chat_contents import Turn
 from opensled.text.chat_forms import first_taken, one_leading, short_ids
 from opensled.text.chat_render import ChatRenderer
+from opensled.text.families import KEYS
 from opensled.text.thinking import thoughts_by_key
 from verify_server.text.template_files import Templates
 
@@ -100,11 +101,12 @@ def template_input(
 
     Raises InvalidRequest if the schema of a tool or the arguments of an earlier call are not a JSON object.
     """
-    plain = _plain_turns(messages, template)
-    versions = [plain]
+    unthought = [replace(message, reasoning="") for message in messages]
+    versions = [_plain_turns(messages, template), _plain_turns(unthought, template)]
     if mentions(template, "tool_calls"):
         turns = [_turn(message, template) for message in messages]
-        versions = [turns, _with_texts(turns), short_ids(turns), plain]
+        without = [_turn(message, template) for message in unthought]
+        versions = [turns, _with_texts(turns), short_ids(turns), _in_thoughts(turns), without, *versions]
     functions = [_function(tool) for tool in tools]
     if functions and not mentions(template, "tools"):
         text = _tools_text(functions, template)
@@ -166,6 +168,16 @@ def _turn(message: ChatMessage, template: str) -> Turn:
     if message.name:
         turn["name"] = message.name
     return turn
+
+
+def _in_thoughts(turns: Sequence[Turn]) -> list[Turn]:
+    """With the text beside a call behind the thoughts before it, for templates that take one of both (gpt-oss)."""
+    made = []
+    for turn in turns:
+        keys = [key for key in KEYS if key in turn and "tool_calls" in turn and turn["content"]]
+        moved = {key: f"{turn[key]}\n\n{turn['content']}" for key in keys}
+        made.append({**turn, **moved, "content": ""} if keys else turn)
+    return made
 
 
 def _with_texts(turns: Sequence[Turn]) -> list[Turn]:

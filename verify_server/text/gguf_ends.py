@@ -1,12 +1,14 @@
-"""The token ids that end a generation by a GGUF file's metadata: the same that llama.cpp takes, without llama.cpp.
+"""The token ids that end a generation: by a GGUF file's metadata, as llama.cpp finds them, and by special tokens.
 
 A chat model ends its turn with another token than a text, and most files state only one of the two as their eos. So
-llama.cpp (src/llama-vocab.cpp) goes by the spellings as well. Tokens so spelled are control tokens to it, whatever type
-the file gives them.
+llama.cpp (src/llama-vocab.cpp) goes by the spellings as well; those of Hugging Face folders are found alike. Tokens so
+spelled are control tokens to it, whatever type the file gives them.
 """
 
 from collections.abc import Collection, Mapping
 from typing import Any
+
+from tokenizers import Tokenizer
 
 # Always an end.
 SPELLINGS = {
@@ -30,6 +32,22 @@ SPELLINGS = {
     "</s>",
     "[EOT]",
     "[EOS]",
+}
+# Ends as well, where they are special tokens: llama.cpp goes by what the files of these families state.
+OF_FAMILIES = {
+    "<|END_OF_TURN_TOKEN|>",  # Command
+    "<|assistant_end|>",  # Apertus
+    "<|end_of_msg|>",  # Kimi K3
+    "<|end_of_turn|>",
+    "<|end_of_sentence|>",  # ERNIE
+    "<|role_end|>",  # Ling
+    "<|eot|>",  # Llama 4
+    "<|eom|>",
+    "<|EOT|>",
+    "<seed:eos>",
+    "<｜end▁of▁sentence｜>",  # DeepSeek
+    "[|endofturn|]",  # EXAONE
+    "[e~[",  # MiniMax
 }
 # Role, of which `tokenizer.ggml.ROLE_token_id` states the id -> spellings that have it if that key is missing. The
 # last three are of code models: what pads a gap, and what begins another repository or file.
@@ -67,7 +85,7 @@ EXCEPT = (
 def eos_ids(metadata: dict[str, Any]) -> tuple[int, ...]:
     """In ascending order; a stated id beyond the vocabulary counts for nothing."""
     ids = {piece: id for id, piece in enumerate(metadata.get("tokenizer.ggml.tokens", ()))}
-    spelled = SPELLINGS - excepted(ids.keys())
+    spelled = SPELLINGS - excepted(ids)
     found = set()
     for role, others in ROLES.items():
         stated = metadata.get(_key(role))
@@ -76,6 +94,14 @@ def eos_ids(metadata: dict[str, Any]) -> tuple[int, ...]:
         elif stated < len(ids):
             found.add(stated)
     return tuple(sorted(found | {ids[piece] for piece in spelled & ids.keys()}))
+
+
+def special_ends(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Special tokens that end a turn by their spelling, in ascending order."""
+    added = tokenizer.get_added_tokens_decoder()
+    ids = {token.content: id for id, token in added.items() if token.special}
+    ends = (SPELLINGS | OF_FAMILIES) - excepted({token.content for token in added.values()})
+    return tuple(sorted(ids[end] for end in ends & ids.keys()))
 
 
 def excepted(pieces: Collection[str]) -> set[str]:

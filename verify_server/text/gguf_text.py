@@ -83,7 +83,8 @@ class GgufText:
         self.template_variables = self._chats.variables
         self._control = ControlTokens(self._tokenizer, templates)
         self.vocab_size = len(self._pieces)
-        self.eos_ids = tuple(dict.fromkeys((*gguf_ends.eos_ids(metadata), *files.ends(self._tokenizer))))
+        stated = (*gguf_ends.eos_ids(metadata), *files.ends(self._tokenizer))
+        self.eos_ids = tuple(dict.fromkeys((*stated, *gguf_ends.special_ends(self._tokenizer))))
         self.fingerprint = fingerprint(self._pieces)
 
     def encode(self, text: str) -> tuple[int, ...]:

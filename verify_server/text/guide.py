@@ -28,6 +28,7 @@ from opensled.core.errors import (
 )
 from opensled.core.messages import Guide, Tool
 from opensled.process.fork_server import ForkServer, OverLimit
+from opensled.text.families import marks_of
 from opensled.text.thinking import start_of, tail_of, thought_tags
 from verify_server.text.grammar_compiler import HANDLER, LIMITS, GrammarCompiler, question, short
 from verify_server.text.tool_grammar import Grammar, Thoughts, grammar_of
@@ -214,7 +215,8 @@ class GuideCompiler:
     def __init__(self, tokenizer_json: bytes, width: int, eos_ids: Sequence[int], chat_template: str) -> None:
         self._width, self._eos_ids, self._template = width, frozenset(eos_ids), chat_template
         self._tags = thought_tags(chat_template)
-        self._compiler = GrammarCompiler(tokenizer_json, width, eos_ids)
+        marks = marks_of(self._tags) if self._tags else ()
+        self._compiler = GrammarCompiler(tokenizer_json, width, eos_ids, marks)
         self._forks = ForkServer(HANDLER, self._compiler.setup(), LIMITS)
         self.memory = GrammarMemory()
         self._again = ThreadPoolExecutor(1, "grammar again")  # of matchers that drafts have used up

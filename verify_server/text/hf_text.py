@@ -12,6 +12,7 @@ from opensled.text.control_tokens import ControlTokens
 from opensled.text.tokenizer import whole
 from verify_server.text import template_files
 from verify_server.text.chat_template import Chats, valid_text
+from verify_server.text.gguf_ends import special_ends
 
 
 class HFText:
@@ -31,7 +32,9 @@ class HFText:
         self.vocab_size = len(self._tokenizer)
         pieces = self._tokenizer.convert_ids_to_tokens(range(self.vocab_size))
         self.fingerprint = fingerprint(piece or "" for piece in pieces)
-        self.eos_ids = template_files.ends_in(folder, self._tokenizer.get_vocab().get)
+        stated = template_files.ends_in(folder, self._tokenizer.get_vocab().get)
+        spelled = special_ends(self._tokenizer.backend_tokenizer)
+        self.eos_ids = tuple(dict.fromkeys((*stated, *spelled)))
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Token ids of raw text, as the tokenizer frames it by default (a BOS where the family wants one)."""

@@ -20,8 +20,9 @@ from typing import Any
 from opensled.core.errors import InvalidRequest, Unsupported
 from opensled.core.messages import Guide, ThoughtTags, Tool
 from opensled.text.answer_text import CALL_TAGS
+from opensled.text.families import CHANNELS, HARMONY
 from opensled.text.held_schema import beyond, reduce
-from opensled.text.thinking import Start
+from opensled.text.thought_reader import Start
 from verify_server.text.chat_template import has_call_tags, parameters, parse_object
 
 # The compiler takes seconds to minutes for these, without a way to interrupt it: patterns of keys, each compared with
@@ -63,6 +64,10 @@ HEADER = '%llguidance {"no_forcing": true}'
 BLANKS = r"[ \t\r\n]{0,40}"
 # Free text: up to the first opening tag (`head` below is lazy), or without a brace at its beginning.
 TAGGED_TEXT = r"TEXT: /(.|\n)*/"
+# Heads of harmony's messages: of the answer, of a call up to the tool's name, of a call elsewhere; the end of a head.
+FINAL, TO_TOOL = r"<\|channel\|>final", r"( ?|(.|\n)*<\|(start|channel)\|>[a-z]* ?)to=functions\."
+ELSEWHERE = r"(.|\n)*<\|(start|channel)\|>[a-z]* ?to=[^f](.|\n)*"
+HEAD_ENDS = r"( ?<\|channel\|>(commentary|analysis))?( ?<\|constrain\|>)?( ?json)?<\|message\|>"
 BARE_TEXT = r"TEXT: /[ \t\r\n]*([^{ \t\r\n](.|\n)*)?/"
 
 
@@ -103,6 +108,9 @@ def grammar_of(
     Raises InvalidRequest and Unsupported with `field` `response_format`, `tools` or `tool_choice`.
     """
     field = "tools" if guide.tool_choice in ("auto", "required") else "response_format"
+    if field == "tools" and thoughts and thoughts.tags.start == HARMONY.start:
+        rules, parts = _channel_rules(guide, coarse or {})
+        return Grammar("\n".join([HEADER, *rules]), tuple(parts), field)
     if field == "response_format":
         part = _answer_part(guide)
         rules, parts = ["start: answer", f"answer: %json {part.schema}"], [part]
@@ -114,7 +122,9 @@ def grammar_of(
 
 def _behind(thoughts: Thoughts, rules: Sequence[str]) -> list[str]:
     """`rules` for what comes behind thoughts; where the model itself begins these, other text begins otherwise."""
-    start, end = map(re.escape, thoughts.tags)
+    start, end, answer = map(re.escape, thoughts.tags[:3])
+    if thoughts.tags.start in CHANNELS:  # whatever the messages before it are
+        end, answer = answer, ""
     opening = rf"{BLANKS}{start}".replace("/", r"\/")
     inside = rf"(.|\n)*{end}".replace("/", r"\/")
     if thoughts.start.inside:
@@ -127,7 +137,8 @@ def _behind(thoughts: Thoughts, rules: Sequence[str]) -> list[str]:
     behind = [
         re.sub("^start:", "rest:", rule) if not rule.startswith("TEXT:") else rule + unlike for rule in rules
     ]
-    return [*before, f"blanks: /{BLANKS}/", *behind]
+    between = f"{BLANKS}({answer})?{BLANKS}".replace("/", r"\/") if answer else BLANKS
+    return [*before, f"blanks: /{between}/", *behind]
 
 
 def _tools_rules(
@@ -163,6 +174,28 @@ def _tools_rules(
     else:
         rules += ["start: TEXT | calls", BARE_TEXT]
     return rules, parts
+
+
+def _channel_rules(guide: Guide, coarse: Mapping[str, int]) -> tuple[list[str], list[GrammarPart]]:
+    """Rules of an answer in harmony's channels: any messages, then the final one or a call, whose head has its name."""
+    rules = [
+        "start: to_tool call",
+        rf"to_tool[lazy]: /{TO_TOOL}/ & ~/(.|\n)*{FINAL}(.|\n)*/ & ~/{ELSEWHERE}/",
+        rf"final[lazy]: /(.|\n)*{FINAL}{HEAD_ENDS}/",
+        r"TEXT: /(.|\n)*/",
+    ]
+    parts, calls = list[GrammarPart](), list[str]()
+    if guide.tool_choice == "auto":
+        parts += [_answer_part(guide)] if guide.json_schema else []
+        rules[0] += f" | final {'answer' if parts else 'TEXT'}"
+        rules += [f"answer: %json {part.schema}" for part in parts]
+    for number, tool in enumerate(_callable(guide)):
+        schema = _schema_text(_arguments(tool, coarse.get(tool.name, 0)), "tools")
+        parts.append(GrammarPart(f"the parameters of tool {tool.name!r}", "tools", schema))
+        name = re.escape(tool.name).replace("/", r"\/")
+        rules += [f"head{number}: /{name}{HEAD_ENDS}/", f"arguments{number}: %json {schema}"]
+        calls.append(f"head{number} arguments{number}")
+    return [*rules, f"call: {' | '.join(calls)}"], parts
 
 
 def _tagged_calls(parallel: bool) -> list[str]:

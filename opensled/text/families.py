@@ -1,0 +1,89 @@
+"""Families of models by the marks in their answers: around thoughts, around the answer, and of channels. The one table.
+
+A chat template names the family. A mark may be a special token, several, another added token, or plain text: that the
+tokenizer says (opensled/text/thinking.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+from opensled.core.messages import ThoughtTags
+
+MARK = "\uffff"  # stands before the spelling of a special token; no character, so no text holds it
+HARMONY = ThoughtTags("<|channel|>analysis<|message|>", "<|end|>", "<|channel|>final<|message|>")
+SOLAR = ThoughtTags("<|think|>", "<|end|>", "<|content|>")
+KIMI_3 = ThoughtTags("<|open|>think<|sep|>", "<|close|>think<|sep|>", "<|open|>response<|sep|>")
+# Text in a template -> the family, the first that is there: of those whose end tag alone does not tell it.
+SIGNS: dict[str, ThoughtTags] = {
+    "<|channel|>": HARMONY,  # gpt-oss
+    "<|channel>": ThoughtTags("<|channel>thought", "<channel|>"),  # Gemma 4
+    "<|think|>": SOLAR,  # Solar Open
+    "<|open|>": KIMI_3,
+    "[BEGIN FINAL RESPONSE]": ThoughtTags(  # Apriel
+        "Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]", "", "[END FINAL RESPONSE]"
+    ),
+}
+# Those of published chat templates.
+KNOWN = (
+    ThoughtTags("<think>", "</think>"),  # DeepSeek, Qwen, GLM, SmolLM3, Hunyuan, Nemotron
+    ThoughtTags("[THINK]", "[/THINK]"),  # Magistral, Ministral
+    ThoughtTags("<|START_THINKING|>", "<|END_THINKING|>"),  # Command A Reasoning
+    ThoughtTags("<|inner_prefix|>", "<|inner_suffix|>"),  # Apertus
+    ThoughtTags("Here is my thought process:", "Here is my response:"),  # Granite 3.2
+)
+# Around the answer itself, in templates that have both: Command R7B and A, Hunyuan, Granite 3.3 and ERNIE.
+ANSWERS = (
+    ("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
+    ("<|START_TEXT|>", "<|END_TEXT|>"),
+    ("<answer>", "</answer>"),
+    ("<response>", "</response>"),
+)
+# Tags of others, and of families that come: <thought>, <seed:think>, ◁think▷, <longcat_think>, <think:abc>.
+WORDS = r"((?:\w+[:_])?(?:think(?:ing)?|thoughts?|reason(?:ing)?)(?::\w+)?)"
+BRACKETS = (("<", ">"), ("[", "]"), ("<|", "|>"), ("◁", "▷"))
+# Keys by which templates read the thoughts of earlier answers.
+KEYS = ("reasoning_content", "reasoning", "thinking", "thought")
+
+# A call in a channel, in the form that readers of calls know: before its arguments, with the name, and behind them.
+CALL = ('<tool_call>\n{{"name": "{}", "arguments": ', "}\n</tool_call>")
+
+Part = Literal["thoughts", "answer", "head"]
+
+
+class Channels(NamedTuple):
+    """The marks of a model that writes an answer as messages: each has a head, which says whom it is for."""
+
+    first: str  # begins a message
+    heads: tuple[str, ...]  # further marks in a head
+    bodies: Mapping[str, Part]  # ends a head -> what follows; "head": that the head says
+    ends: tuple[str, ...]  # of a message
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        return (self.first, *self.heads, *self.bodies, *self.ends)
+
+
+# By the start tag of the thoughts.
+CHANNELS = {
+    HARMONY.start: Channels(
+        "<|start|>",
+        ("<|channel|>", "<|constrain|>"),
+        {"<|message|>": "head"},
+        ("<|end|>", "<|return|>", "<|call|>"),
+    ),
+    SOLAR.start: Channels(
+        "<|begin|>",
+        (),
+        {"<|think|>": "thoughts", "<|content|>": "answer", "<|tool_calls|>": "answer"},
+        ("<|end|>", "<|flush|>", "<|calls|>"),
+    ),
+    KIMI_3.start: Channels("<|open|>", (), {"<|sep|>": "head"}, ("<|close|>", "<|end_of_msg|>")),
+}
+
+
+def marks_of(tags: ThoughtTags) -> tuple[str, ...]:
+    """All of a family."""
+    channels = CHANNELS.get(tags.start)
+    return tuple(filter(None, (*tags, *(channels.marks if channels else ()))))
