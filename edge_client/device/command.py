@@ -152,7 +152,14 @@ async def _edge(config: EdgeConfig) -> int:
             probes.unready = lambda: device.unready
             view = DeviceView(device, config)
             gate.app = build_app(
-                device, access, ending, config.heartbeat, told, lenient=config.lenient, view=view
+                device,
+                access,
+                ending,
+                config.heartbeat,
+                told,
+                lenient=config.lenient,
+                view=view,
+                wait=config.http_wait,
             )
             heed(partial(_stop, server))
             show(_introduction(device, config.server))

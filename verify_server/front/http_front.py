@@ -139,5 +139,6 @@ def _app(
         lenient=config.lenient,
         guard=Middleware(ClientGuard, sequences=sequences, operators=admitted),
         view=view,
+        wait=config.http_wait,
     )
     return RefusalCounter(app, sequences.clients)

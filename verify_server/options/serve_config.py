@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from http_api.waiting_room import WAIT_SECONDS
 from opensled.cli.config import option
 from opensled.core.errors import UsageError
 from opensled.net.address import host_port, web_address, web_origins
@@ -55,6 +56,13 @@ class ServeConfig(LimitsConfig, GpuConfig, AdaptConfig, AccessConfig):
         check=web_address,
         often=True,
     )
+    http_wait: float = option(
+        WAIT_SECONDS,
+        "maximum seconds that a request over HTTP waits for a place while all are taken, before it is refused (429)",
+        low=0,
+        metavar="SECONDS",
+        file_only=True,
+    )
     operator_keys: str = option(
         "",
         "file with operator keys, one per line; a key gives access to the page of all devices and tenants at --http, "
@@ -65,7 +73,7 @@ class ServeConfig(LimitsConfig, GpuConfig, AdaptConfig, AccessConfig):
     drain: float = option(
         30.0,
         "seconds to finish running answers after SIGTERM, while new requests are refused; after that, devices continue "
-        "on another server, and HTTP answers end with an error; 0 = stop at once",
+        "on another server, and HTTP answers end with the text so far (finish reason length); 0 = stop at once",
         low=0,
         high=86_400,
         metavar="SECONDS",
