@@ -56,8 +56,8 @@ def build_app(
     """The ASGI application of one backend; `access` says who may call it.
 
     Once `ending` is set, answers under way end: see `merge`. `heartbeat`: see `EventStream`. `metrics`: told to callers
-    on loopback. `guard`: in place of the keys of `access`. `lenient`: see `read_body`. `view`: of the page; None = there is
-    no page. `wait`: seconds that a request may wait for a place.
+    on loopback. `guard`: in place of the keys of `access`. `lenient`: see `read_body`. `view`: of the page; None =
+    there is no page. `wait`: seconds that a request may wait for a place.
     """
     ending = ending or asyncio.Event()
     waiting = WaitingRoom(wait, lambda: backend.unready)

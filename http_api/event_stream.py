@@ -82,9 +82,9 @@ async def merge(
 ) -> AsyncGenerator[tuple[int, Chunk], None]:
     """Chunks of the answers to `tasks` in the order of arrival, each with the number of its answer.
 
-    They are answered at the same time, as far as there are places; without any, they wait in `waiting`. The first error ends all answers and is raised as
-    `spelled` returns it. `ending` ends them with what they have, or with Unreachable if none of them has begun; closing
-    the generator ends them, too.
+    They are answered at the same time, as far as there are places; without any, they wait in `waiting`. The first error
+    ends all answers and is raised as `spelled` returns it. `ending` ends them with what they have, or with Unreachable
+    if none of them has begun; closing the generator ends them, too.
     """
     arrived: Arrivals = asyncio.Queue()
     room, places = asyncio.Semaphore(len(tasks)), _Places(len(tasks))

@@ -11,6 +11,7 @@ from edge_client.link.loading_server import describe_when_loaded
 from edge_client.offline.modes import Offline, retry_policy
 from opensled.core.errors import VocabularyMismatch
 from opensled.core.messages import GUIDE, PENALTIES, ModelInfo
+from opensled.models.store import require_known
 from opensled.process.load_thread import run_work
 from opensled.process.logs import tell
 from relay.config import RelayConfig
@@ -35,6 +36,7 @@ from verify_server.start.start_ports import scraping
 def relay(config: RelayConfig) -> int:
     """Serve until SIGTERM; returns the exit status. Raises Unreachable if the server above does not answer."""
     serving, endpoint = config.serving, _endpoint(config)
+    require_known(config.model)
     scraping(serving)
     store_of(serving)
     tls, tenants = clients(serving, config.listen)

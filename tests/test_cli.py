@@ -259,7 +259,10 @@ def test_a_group_lists_its_verbs(capsys: pytest.CaptureFixture[str]) -> None:
         (["serve", "--max-draft", "0"], "--max-draft: 0 is out of range: it must be at least 1"),
         (["relay", "--bound", "2"], "--bound: 2.0 is out of range: it must be from 0 to 1"),
         (["serve", "--dtype", "int3"], "--dtype: 'int3' is not one of auto, float64"),
-        (["edge", "--http", "8411"], "--http: '8411' is not an address"),
+        (
+            ["edge", "--http", "8411:"],
+            "--http: '8411:' is not an address; write HOST:PORT, a host or a port, such as 127.0.0.1:8411",
+        ),
         (["edge", "--server", "http://hub:7411"], "--server: 'http://hub:7411' is not an address"),
         (["generate", "--max-tokens", "0"], "it must be from 1 to 2147483647"),
     ],

@@ -287,7 +287,10 @@ NATIVE = {"options": {"num_predict": LONG.max_tokens}}
 CUT = {  # by path: the request, and where its last object says that the answer is no longer
     "/v1/completions": ({"prompt": "Hi", "max_tokens": LONG.max_tokens}, '"finish_reason":"length"'),
     "/v1/chat/completions": ({**CHAT, "n": 2}, '"finish_reason":"length"'),
-    "/v1/responses": ({"input": "Hi", "max_output_tokens": 500}, '"incomplete_details":{"reason":"max_output_tokens"'),
+    "/v1/responses": (
+        {"input": "Hi", "max_output_tokens": 500},
+        '"incomplete_details":{"reason":"max_output_tokens"',
+    ),
     "/v1/messages": (CHAT, '"stop_reason":"max_tokens"'),
     "/api/chat": ({"messages": CHAT["messages"], **NATIVE}, '"done_reason":"length"'),
     "/api/generate": ({"prompt": "Hi", **NATIVE}, '"done_reason":"length"'),
@@ -310,7 +313,9 @@ def test_answers_over_http_that_take_longer_end_with_the_text_so_far(servers):
     async def scenario():
         begun = asyncio.Semaphore(0)
         async with httpx.AsyncClient(base_url=f"http://{http}", timeout=60) as client:
-            cases = [(path, stream) for stream in (False, True) for path in CUT if stream or path != "/page/chat"]
+            cases = [
+                (path, stream) for stream in (False, True) for path in CUT if stream or path != "/page/chat"
+            ]
             asked = [asyncio.ensure_future(answered(client, *case, begun)) for case in cases]
             for _ in CUT:  # all streams
                 await begun.acquire()
@@ -318,7 +323,11 @@ def test_answers_over_http_that_take_longer_end_with_the_text_so_far(servers):
             return zip(cases, await asyncio.gather(*asked), strict=True)
 
     for (path, stream), told in asyncio.run(scenario()):
-        assert CUT[path][1] in told and "error" not in told.replace('"error":null', ""), (path, stream, told[-600:])
+        assert CUT[path][1] in told and "error" not in told.replace('"error":null', ""), (
+            path,
+            stream,
+            told[-600:],
+        )
         if stream and path.startswith("/v1/c"):
             assert told.rstrip().endswith("data: [DONE]")
     assert leaving.process.wait(20) == 0

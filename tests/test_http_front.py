@@ -14,7 +14,6 @@ from http_api import waiting_room
 from http_api.waiting_room import WaitingRoom
 from opensled.core.errors import OpenSledError, Overloaded, UsageError
 from opensled.core.messages import Open
-from opensled.net.address import web_address
 from opensled.text.tokenizer import TargetTokenizer
 from tests.certificates import AUTHORITY, HERE, issued, written
 from tests.fake_target import _Text, cycle
@@ -345,9 +344,3 @@ def test_a_taken_port_is_named():
                     pass
 
     asyncio.run(scenario())
-
-
-@pytest.mark.parametrize("wrong", ["host:", "99999", "http://127.0.0.1:80"])
-def test_a_wrong_address_is_refused(wrong):
-    with pytest.raises(UsageError, match="is not an address"):
-        web_address(wrong)

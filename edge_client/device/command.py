@@ -220,7 +220,8 @@ def _scraping(config: EdgeConfig, access: Access) -> ScrapeGuard:
 
     def admit(authorization: str) -> None:
         if not is_key(authorization, access.keys):
-            raise Unauthorized("this API requires a key of --http-keys; send it as Authorization: Bearer KEY")
+            what = "this is no key" if authorization else "this API requires a key"
+            raise Unauthorized(f"{what} of --http-keys; send one as Authorization: Bearer KEY")
 
     return scrape_guard(
         config.metrics,

@@ -41,6 +41,7 @@ from opensled.core.messages import MATCH, ModelInfo, Open
 from opensled.core.penalties import require_served
 from opensled.core.protocol import Truth
 from opensled.drafting.status import DraftStatus
+from opensled.models.store import require_known
 from opensled.net.address import is_local
 from opensled.process.load_thread import in_thread_that_ends
 from opensled.text.origins import possible
@@ -286,6 +287,8 @@ class Device:
 
 async def connect(config: DeviceConfig, parallel: int = 1, shows_vetted: bool = False) -> Device:
     """A device as configured. `shows_vetted`: see `Offline`."""
+    if not config.draft_url:  # else it is a name of that server's
+        require_known(config.draft_model)
     endpoint = endpoint_of(config)
     for server in filter(None, (config.server, config.fallback)):
         if endpoint.token and not endpoint.tls and not is_local(server):

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 import opensled
-from edge_client.device.config import AUTO, DoctorConfig
+from edge_client.device.config import DoctorConfig
 from edge_client.device.known_drafts import choose_drafter
 from edge_client.doctor.board import HERE, check_board
 from edge_client.doctor.draft import LOAD_SECONDS, DraftReport, check_draft
@@ -25,6 +25,7 @@ from edge_client.doctor.machine import check_machine
 from edge_client.doctor.model_files import check_files, with_edge_section
 from edge_client.doctor.server_checks import ServerReport, check_server
 from edge_client.doctor.trial import TRIAL_SECONDS, GainReport
+from edge_client.drafters import AUTO
 from edge_client.link.located import locate_server
 from hw_profiles import catalog
 from hw_profiles.detect import require_board

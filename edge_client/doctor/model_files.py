@@ -24,7 +24,6 @@ from opensled.net.address import host_port, join_host_port
 Config = TypeVar("Config", bound=DeviceConfig)
 
 SCARCE = 100 << 20  # bytes; with less free space the cache soon cannot be written
-SWITCHES = {"OPENSLED_CONFIG", "OPENSLED_NO_CONFIG"}  # environment variables without an option
 
 
 def check_files(config: DoctorConfig, known: set[str]) -> list[Finding]:
@@ -102,7 +101,7 @@ def _summary(document: dict[str, object]) -> str:
 def check_environment(environ: dict[str, str], known: set[str]) -> Finding:
     """Whether there is an OPENSLED_ variable that is not `known` and so has no effect."""
     ours = sorted(name for name in environ if name.startswith("OPENSLED_"))
-    unknown = [name for name in ours if name not in known | SWITCHES]
+    unknown = [name for name in ours if name not in known.union(layers.SWITCHES)]
     if unknown:
         near = nearest(unknown[0], known)
         return warn(

@@ -1,29 +1,24 @@
 """Options of all device commands that connect to a server: its address, and this device's credentials."""
 
 from dataclasses import dataclass
+from functools import partial
 
+from opensled.cli.addresses import address_option, server_address
 from opensled.cli.config import option
-from opensled.net.address import MDNS, host_port
-
-
-def server_place(server: str) -> None:
-    """Raises UsageError unless `server` is HOST:PORT or the word for discovery."""
-    if server != MDNS:
-        host_port(server)
 
 
 @dataclass(frozen=True)
 class LinkConfig:
     """How a device reaches its server."""
 
-    server: str = option(
+    server: str = address_option(
         "127.0.0.1:7411",
         "address of the server (opensled serve); mdns = find the server that announces itself on this network",
-        metavar="HOST:PORT",
-        check=server_place,
         paired=True,
         group="server",
         often=True,
+        port=7411,
+        read=partial(server_address, port=7411),
     )
     token_file: str = option(
         "",

@@ -50,6 +50,12 @@ VERBS = {
         "home.desk.config:PairListConfig",
         "home.desk.command:list_paired",
     ),
+    "pair rename": Verb(
+        "give a paired device another name",
+        "opensled pair rename raspberrypi kitchen",
+        "home.desk.config:PairRenameConfig",
+        "home.desk.command:rename",
+    ),
     "pair revoke": Verb(
         "withdraw the token of a paired device",
         "opensled pair revoke kitchen",

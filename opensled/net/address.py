@@ -17,15 +17,6 @@ def host_port(address: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def web_address(address: str) -> str:
-    """HOST:PORT of "[HOST:]PORT": a port alone is one of the loopback address; "" stays "" (nowhere)."""
-    if not address:
-        return ""
-    whole = f"127.0.0.1:{address}" if address.isdigit() else address
-    host_port(whole)
-    return whole
-
-
 def join_host_port(host: str, port: int) -> str:
     """The address of both, as `host_port` reads it: an IPv6 address gets its brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

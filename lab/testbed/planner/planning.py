@@ -22,6 +22,14 @@ WORTH_IT = 1.05  # a gain below this is not worth a fleet that drafts
 MIN_WAIT = Server().draft_wait  # seconds; the server's default
 SLACK = 1.5  # of a device's usual time: drafts that the server gives up on too early cost twice
 BITS = (16.0, 4.0)  # of a weight: as published, and as most people run a model that does not fit
+# Options of a plan that name profiles; the accelerator may have a number before it
+PROFILES = {
+    "device": "devices",
+    "link": "links",
+    "target": "targets",
+    "hub": "accelerators",
+    "hub_model": "targets",
+}
 _SEVERAL = re.compile(r"(\d+)\s*x\s*(\S.*)", re.IGNORECASE)
 
 
@@ -36,17 +44,27 @@ def machines_of(typed: str) -> Machines:
     """From `rtx4090` or `2xL40S`; raises NotFound for no profile."""
     several = _SEVERAL.fullmatch(typed.strip())
     count, name = (int(several[1]), several[2]) if several else (0, typed)
-    return Machines(catalog.accelerator(name).id, count)
+    return Machines(catalog.find("accelerators", name), count)
 
 
 def named(config: PlanConfig) -> PlanConfig:
     """The same with ids of profiles in place of what was typed, the accelerator's left out; raises NotFound."""
     return replace(
-        config,
-        device=catalog.find("devices", config.device),
-        link=catalog.find("links", config.link),
-        target=catalog.find("targets", config.target),
+        config, **{field: catalog.find(kind, getattr(config, field)) for field, kind in PROFILES.items()}
     )
+
+
+def taken_as(config: PlanConfig) -> list[str]:
+    """What to tell of names, as typed, that were taken for profiles of other names."""
+    several = _SEVERAL.fullmatch(config.accelerator.strip())
+    typed = {
+        **{field: getattr(config, field) for field in PROFILES},
+        "accelerator": several[2] if several else config.accelerator,
+    }
+    kinds = {**PROFILES, "accelerator": "accelerators"}
+    return [
+        words for field, name in typed.items() if name and (words := catalog.taken_as(kinds[field], name))
+    ]
 
 
 def bits_of(config: PlanConfig, accelerator: str) -> float:

@@ -1,0 +1,56 @@
+"""Options that name an address: one grammar for all. A host or a port alone is enough."""
+
+from __future__ import annotations
+
+import ipaddress
+from functools import partial
+from typing import Any
+
+from opensled.cli.config import option
+from opensled.core.errors import UsageError
+from opensled.net.address import MDNS, host_port, join_host_port
+
+HOME = "127.0.0.1"
+
+
+def address_option(
+    default: str, help: str, port: int, host: str = HOME, scheme: str = "", **facts: Any
+) -> Any:
+    """An option whose value becomes HOST:PORT; `port` and `host` stand in for a part that is left out. `scheme`: it
+    becomes a URL, and may be one."""
+    read = partial(whole_address, port=port, host=host, scheme=scheme)
+    return option(default, help, **{"metavar": "HOST:PORT", "read": read, **facts})
+
+
+def whole_address(given: str, port: int, host: str = HOME, scheme: str = "") -> str:
+    """HOST:PORT of HOST:PORT, HOST, PORT or an IPv6 address; "" stays "" (nowhere). `scheme`: see `address_option`.
+
+    Raises UsageError.
+    """
+    if not given or (scheme and "/" in given):
+        return given if "://" in given or not given else f"{scheme}{given}"
+    text = given.strip()
+    whole = join_host_port(host, int(text)) if text.isascii() and text.isdigit() else text
+    if _is_ipv6(text.strip("[]")) and not text.endswith("]:"):
+        whole = join_host_port(text.strip("[]"), port)
+    elif ":" not in whole:
+        whole = join_host_port(whole, port)
+    try:
+        host_port(whole)
+    except UsageError:
+        raise UsageError(
+            f"{given!r} is not an address; write HOST:PORT, a host or a port, such as {join_host_port(host, port)}"
+        ) from None
+    return f"{scheme}{whole}"
+
+
+def server_address(given: str, port: int) -> str:
+    """The same of a server, which may also be looked for on the network."""
+    return given if given == MDNS else whole_address(given, port)
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        return ipaddress.ip_address(text).version == 6
+    except ValueError:
+        return False
