@@ -322,7 +322,7 @@ def test_the_token_file(tmp_path, content, mode, status, said):
 
 def test_secrets_that_are_missing(tmp_path):
     gone = str(tmp_path / "gone")
-    config = DoctorConfig(token_file=gone, tls_ca=gone, tls_cert=gone)
+    config = DoctorConfig(token_file=gone, tls_ca=gone, client_cert=gone)
     assert [item.exit_code for item in files.check_secrets(config)] == [3, 3, 2]
 
 

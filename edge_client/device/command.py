@@ -17,6 +17,7 @@ from edge_client.device.device import Device, connect
 from edge_client.device.device_metrics import metrics
 from edge_client.device.prompt_config import GenerateConfig
 from edge_client.link import remote
+from edge_client.link.loading_server import START_S
 from edge_client.link.located import locate_server
 from edge_client.terminal.printed_answer import PrintedAnswer
 from home.pairing.pair_device import pair_first
@@ -173,7 +174,7 @@ async def _edge(config: EdgeConfig) -> int:
 @asynccontextmanager
 async def _connect_device(config: EdgeConfig) -> AsyncIterator[Device]:
     tell(f"asking {config.server} for its target")
-    device = await connect(config, config.parallel, shows_vetted=True)
+    device = await connect(config, config.parallel, shows_vetted=True, to_listen=START_S)
     try:
         yield device
     finally:

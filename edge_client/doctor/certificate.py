@@ -12,7 +12,7 @@ from edge_client.device.config import DeviceConfig
 from edge_client.doctor.finding import Finding, fail, in_thread, ok, report_error, warn
 from edge_client.doctor.network import SECONDS, Peer, greet, report_greeting, untrusting
 from opensled.core.errors import OpenSledError, Unauthorized, Unreachable
-from opensled.core.files import read_identity
+from opensled.core.files import CLIENT_FLAGS, read_identity
 
 DAY = 86400.0
 SOON = 30  # days before its end that a certificate is worth a warning
@@ -42,13 +42,13 @@ async def check_tls(config: DeviceConfig, peer: Peer) -> list[Finding]:
     except ssl.SSLCertVerificationError as error:
         return [_report_refusal(error, validity, peer.host, config.tls_ca)]
     except ssl.SSLError as error:
-        return [_broken(error, bool(config.tls_cert))]
+        return [_broken(error, bool(config.client_cert))]
     except (OSError, asyncio.TimeoutError) as error:
         return [_no(f"the TLS handshake broke: {error or 'no answer'}", "see the server's log")]
     if greeting == "closed":  # gRPC's servers send no alert
         return [
             _lifetime(validity),
-            _shut_out(bool(config.tls_cert), "it ends the connection after the handshake"),
+            _shut_out(bool(config.client_cert), "it ends the connection after the handshake"),
         ]
     return [_lifetime(validity), report_greeting(greeting)]
 
@@ -57,8 +57,8 @@ def _context(config: DeviceConfig) -> ssl.SSLContext:
     ca = str(Path(config.tls_ca).expanduser()) if config.tls_ca else None
     context = ssl.create_default_context(cafile=ca)
     context.set_alpn_protocols(["h2"])
-    if read_identity(config.tls_cert, config.tls_key):
-        context.load_cert_chain(Path(config.tls_cert).expanduser(), Path(config.tls_key).expanduser())
+    if read_identity(config.client_cert, config.client_key, CLIENT_FLAGS):
+        context.load_cert_chain(Path(config.client_cert).expanduser(), Path(config.client_key).expanduser())
     return context
 
 
@@ -97,7 +97,7 @@ def _broken(error: ssl.SSLError, has_own: bool) -> Finding:
     reason = (error.reason or str(error)).upper()
     shown = reason.lower().replace("_", " ")
     if reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
-        return _no("the server speaks without TLS", "leave out --tls, --tls-ca and --tls-cert")
+        return _no("the server speaks without TLS", "leave out --tls, --tls-ca and --client-cert")
     if any(sign in reason for sign in ("CERTIFICATE", "UNKNOWN_CA", "HANDSHAKE_FAILURE")):
         return _shut_out(has_own, f"it refuses the handshake ({shown})")
     return _no(f"the TLS handshake failed: {shown}", "see the server's log")
@@ -115,7 +115,7 @@ def _shut_out(has_own: bool, sign: str) -> Finding:
     return fail(
         "own certificate",
         f"the server seems to ask this device for a certificate, and none is configured: {sign}",
-        "--tls-cert FILE --tls-key FILE",
+        "--client-cert FILE --client-key FILE",
         Unauthorized,
     )
 

@@ -17,7 +17,7 @@ from opensled.cli import paired
 from opensled.cli.config_file import read_file
 from opensled.cli.config_trust import require_trust
 from opensled.core.errors import OpenSledError, UsageError
-from opensled.core.files import read_authorities, read_identity, read_secret_text
+from opensled.core.files import CLIENT_FLAGS, read_authorities, read_identity, read_secret_text
 from opensled.core.suggestion import nearest
 from opensled.net.address import host_port, join_host_port
 
@@ -121,10 +121,14 @@ def check_secrets(config: DeviceConfig) -> list[Finding]:
         findings.append(
             _readable("trusted certificates", config.tls_ca, lambda: read_authorities(config.tls_ca))
         )
-    if config.tls_cert or config.tls_key:
-        shown = f"{config.tls_cert} and {config.tls_key}"
+    if config.client_cert or config.client_key:
+        shown = f"{config.client_cert} and {config.client_key}"
         findings.append(
-            _readable("own certificate", shown, lambda: read_identity(config.tls_cert, config.tls_key))
+            _readable(
+                "own certificate",
+                shown,
+                lambda: read_identity(config.client_cert, config.client_key, CLIENT_FLAGS),
+            )
         )
     return findings
 

@@ -25,7 +25,7 @@ class LinkConfig:
         "file with this device's bearer token for the server, file mode 600",
         metavar="FILE",
         often=True,
-        sent_to=("server", "fallback", "tls", "tls_ca", "tls_cert", "tls_name"),
+        sent_to=("server", "fallback", "tls", "tls_ca", "client_cert", "tls_name"),
         paired=True,
     )
     tls: bool = option(
@@ -45,7 +45,7 @@ class LinkConfig:
         "host name that the server's certificate must have; default: the host of --server",
         metavar="HOST",
     )
-    tls_cert: str = option(
+    client_cert: str = option(
         "", "this device's certificate (PEM), for servers that require one; turns TLS on", metavar="FILE"
     )
-    tls_key: str = option("", "private key of --tls-cert (PEM), file mode 600", metavar="FILE")
+    client_key: str = option("", "private key of --client-cert (PEM), file mode 600", metavar="FILE")

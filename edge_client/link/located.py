@@ -11,7 +11,7 @@ from edge_client.link.link_config import LinkConfig
 from home import discovery
 from opensled.cli import paired
 from opensled.core.errors import UsageError
-from opensled.core.files import read_authorities, read_identity
+from opensled.core.files import CLIENT_FLAGS, read_authorities, read_identity
 from opensled.net.address import MDNS, host_port
 from opensled.process.logs import tell
 
@@ -27,7 +27,7 @@ def locate_server(config: Configured) -> Configured:
     """
     if config.server != MDNS:
         return config
-    if not (config.tls or config.tls_ca or config.tls_cert):
+    if not (config.tls or config.tls_ca or config.client_cert):
         raise UsageError(
             "--server mdns needs a server that can prove its identity: pair this device first (opensled edge --pair "
             "CODE), or add --tls-ca FILE"
@@ -47,8 +47,8 @@ def _trusting(config: LinkConfig) -> ssl.SSLContext:
         context.load_verify_locations(cadata=read_authorities(config.tls_ca).decode("ascii", "ignore"))
     else:
         context.load_default_certs()
-    if read_identity(config.tls_cert, config.tls_key):
-        context.load_cert_chain(Path(config.tls_cert).expanduser(), Path(config.tls_key).expanduser())
+    if read_identity(config.client_cert, config.client_key, CLIENT_FLAGS):
+        context.load_cert_chain(Path(config.client_cert).expanduser(), Path(config.client_key).expanduser())
     return context
 
 

@@ -149,7 +149,7 @@ VERBS = {
     ),
     "plan": Verb(
         "predict speed and users for given hardware",
-        "opensled plan --accelerator rtx4090 --device pi --users 10",
+        "opensled plan --accelerator rtx4090 --devices pi --users 10",
         "lab.testbed.config:PlanConfig",
         "lab.testbed.planner.command:plan",
     ),

@@ -34,8 +34,8 @@ from opensled.cli.main import main
 from opensled.core.errors import NotFound
 
 BUYERS = {
-    "RTX 4090 and 10 Pis": PlanConfig(accelerator="rtx4090", device="pi", users=10),
-    "Mac mini as a hub": PlanConfig(accelerator="mac-mini", target="llama3.1", device="pi"),
+    "RTX 4090 and 10 Pis": PlanConfig(accelerator="rtx4090", devices="pi", users=10),
+    "Mac mini as a hub": PlanConfig(accelerator="mac-mini", target="llama3.1", devices="pi"),
     "H100 and 200 kiosks": PlanConfig(accelerator="H100", users=200),
 }
 
@@ -161,7 +161,7 @@ def test_a_target_without_room_names_who_has_it() -> None:
 
 
 def test_losses_are_named_and_devices_that_are_too_slow_explained() -> None:
-    found = asked(PlanConfig(accelerator="4090", device="pi", users=1))
+    found = asked(PlanConfig(accelerator="4090", devices="pi", users=1))
     assert found.lead.always[DEVICES].tokens_per_s < 0.9 * found.lead.of(ALONE)
     out = " ".join(text(found).split())
     assert "The devices should only read: a round with a draft of 1 token by pi-5 takes" in out
@@ -279,9 +279,9 @@ def test_an_unknown_name_gets_what_is_near_or_all_there_is(kind: str, typed: str
 @pytest.mark.parametrize(
     ("flags", "first"),
     [
-        (("--accelerator", "rtx-4090"), ""), (("--accelerator", "RTX4090", "--device", "pi5"), ""),
+        (("--accelerator", "rtx-4090"), ""), (("--accelerator", "RTX4090", "--devices", "pi5"), ""),
         (("--accelerator", "2x a100"), "a100 taken as a100-80 (NVIDIA A100 80 GB SXM)\n"),
-        (("--accelerator", "h200", "--device", "pi"), "pi taken as pi-5 (Raspberry Pi 5 8 GB)\n"),
+        (("--accelerator", "h200", "--devices", "pi"), "pi taken as pi-5 (Raspberry Pi 5 8 GB)\n"),
         (("--accelerator", "h200", "--link", "wifi"), "wifi taken as wifi-good (good Wi-Fi)\n"),
         (("--target", "llama"), "llama taken as dense-8b (dense 8B (Llama 3.1 8B))\n"),
         (("--hierarchy", "--hub", "thor"), "thor taken as agx-thor (NVIDIA Jetson AGX Thor 128 GB)\n"),
@@ -313,7 +313,7 @@ def test_accelerators_are_counted() -> None:
 @pytest.mark.parametrize(
     ("flags", "code", "words"),
     [
-        (("--device", "pi-9"), 3, "pi-9"),
+        (("--devices", "pi-9"), 3, "pi-9"),
         (("--draft", "9b"), 2, "choose from"),
         (("--map", "map.jpg"), 2, ".png or .svg"),
         (("--acceptance", "0.995"), 2, "from 0 to 0.99, or one of chat (0.6), mixed (0.68)"),

@@ -161,7 +161,7 @@ def draw_curve(config: PlanConfig, accelerator: str, path: Path) -> None:
     numbers.write_text(json.dumps(told, indent=1) + "\n", "utf-8")
     place = (
         f"{config.target}, {setting.cost.target.weight_bits:g}-bit weights, {config.context} KV positions each, on "
-        f"{accelerator}; {config.device} on {config.link}"
+        f"{accelerator}; {config.devices} on {config.link}"
     )
     draw(curve, server, path, place, source)
     print(f"curve: {path}, {numbers}", file=sys.stderr)

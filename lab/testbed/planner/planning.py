@@ -24,7 +24,7 @@ SLACK = 1.5  # of a device's usual time: drafts that the server gives up on too 
 BITS = (16.0, 4.0)  # of a weight: as published, and as most people run a model that does not fit
 # Options of a plan that name profiles; the accelerator may have a number before it
 PROFILES = {
-    "device": "devices",
+    "devices": "devices",
     "link": "links",
     "target": "targets",
     "hub": "accelerators",
@@ -100,7 +100,7 @@ def fleet_of(config: PlanConfig, accelerator: str) -> Fleet:
         weight_bits=bits_of(config, accelerator),
         context=config.context,
     )
-    return Fleet(server, (Group(1, config.device, config.link, draft=config.draft),))
+    return Fleet(server, (Group(1, config.devices, config.link, draft=config.draft),))
 
 
 def beside(config: PlanConfig) -> str:
@@ -115,7 +115,9 @@ def setting_of(config: PlanConfig, accelerator: str, work: settings.Work) -> Set
 
 def prices_of(config: PlanConfig, setting: Setting) -> PlanPrices:
     """The prices that were given, and the accelerator's where its own was not."""
-    return PlanPrices(usd_hour(config, setting), config.kwh_usd, config.gb_usd, catalog.device(config.device))
+    return PlanPrices(
+        usd_hour(config, setting), config.kwh_usd, config.gb_usd, catalog.device(config.devices)
+    )
 
 
 def usd_hour(config: PlanConfig, setting: Setting) -> float:
