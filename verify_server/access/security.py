@@ -91,7 +91,8 @@ class Tenants:
                 tenant = owner
         if scheme.lower() != "bearer":
             raise Unauthorized(
-                "this server requires a bearer token: pair this device (opensled pair on the server), or pass --token-file FILE"
+                "this server requires a bearer token: pair this device (opensled pair on the server), or pass "
+                "--token-file FILE"
             )
         if not tenant:
             raise Unauthorized(
