@@ -140,6 +140,7 @@ async def _edge(config: EdgeConfig) -> int:
     from http_api.listening import listen, tell_api
     from http_api.loading import LoadingGate
     from http_api.server import ApiServer
+    from http_api.waiting_room import WAIT_SECONDS
 
     access = _access(config)
     guard, probes = _scraping(config, access), Probes(asyncio.get_running_loop())
@@ -160,7 +161,7 @@ async def _edge(config: EdgeConfig) -> int:
                 told,
                 lenient=config.lenient,
                 view=view,
-                wait=config.http_wait,
+                wait=WAIT_SECONDS,
             )
             heed(partial(_stop, server))
             show(_introduction(device, config.server))

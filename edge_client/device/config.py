@@ -10,7 +10,6 @@ from edge_client.link.link_config import LinkConfig
 from edge_client.link.remote import RetryPolicy
 from edge_client.offline.modes import LOCAL_GIVE_UP, OFFLINE_MODES, STALL
 from http_api.backend import HEARTBEAT
-from http_api.waiting_room import WAIT_SECONDS
 from opensled.cli.addresses import address_option
 from opensled.cli.config import option
 from opensled.core.errors import UsageError
@@ -229,13 +228,6 @@ class EdgeConfig(DeviceConfig):
         group="HTTP API of this device",
         often=True,
         port=8411,
-    )
-    http_wait: float = option(
-        WAIT_SECONDS,
-        "maximum seconds that a request over HTTP waits while the server is full, before it is refused (429)",
-        low=0,
-        metavar="SECONDS",
-        file_only=True,
     )
     parallel: int = option(
         4,

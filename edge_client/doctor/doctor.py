@@ -30,8 +30,6 @@ from edge_client.link.located import locate_server
 from hw_profiles import catalog
 from hw_profiles.detect import require_board
 from opensled.cli.colour import Palette, palette
-from opensled.cli.config import options
-from opensled.cli.main import CONFIGS, VERBS
 from opensled.core.errors import OpenSledError, UsageError
 from opensled.process import logs
 
@@ -80,7 +78,7 @@ def _groups(
     return {
         "this installation": _locally("installation", lambda: check_install(config)),
         "this machine": _both(board, _locally("machine", lambda: check_machine(config))),
-        "files and ports": _locally("files", lambda: check_files(config, variables())),
+        "files and ports": _locally("files", lambda: check_files(config)),
         f"server {config.server}": _findings_of(server),
         _draft_heading(config): _findings_of(draft),
         GAIN: _findings_of(_fill("drafting", gain, compared, GAIN_SECONDS)),
@@ -189,12 +187,6 @@ def _document(findings: list[Finding], code: int, gain: GainReport) -> dict[str,
         "findings": [finding.as_json() for finding in findings],
         "prediction": gain.prediction.as_json() if gain.prediction else None,
     }
-
-
-def variables() -> set[str]:
-    """The environment variables of all options of all commands that are here."""
-    found = [name for name, verb in VERBS.items() if verb.here]
-    return {item.variable for name in found for item in options(CONFIGS.get(name))}
 
 
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}

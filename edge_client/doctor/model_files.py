@@ -1,7 +1,6 @@
 """Checks the files of this device (configuration, secrets, cache) and the port of its API."""
 
 import errno
-import os
 import shutil
 import socket
 import tempfile
@@ -18,7 +17,6 @@ from opensled.cli.config_file import read_file
 from opensled.cli.config_trust import require_trust
 from opensled.core.errors import OpenSledError, UsageError
 from opensled.core.files import CLIENT_FLAGS, read_authorities, read_identity, read_secret_text
-from opensled.core.suggestion import nearest
 from opensled.net.address import host_port, join_host_port
 
 Config = TypeVar("Config", bound=DeviceConfig)
@@ -26,12 +24,11 @@ Config = TypeVar("Config", bound=DeviceConfig)
 SCARCE = 100 << 20  # bytes; with less free space the cache soon cannot be written
 
 
-def check_files(config: DoctorConfig, known: set[str]) -> list[Finding]:
-    """`known`: the environment variables of all options."""
+def check_files(config: DoctorConfig) -> list[Finding]:
+    """Configuration and pairing, secrets, the cache and the port."""
     return [
         *check_config_files(),
         *check_pairing(config),
-        check_environment(dict(os.environ), known),
         *check_secrets(config),
         check_cache(Path(config.cache_dir).expanduser()),
         check_port(config.http),
@@ -96,20 +93,6 @@ def _summary(document: dict[str, object]) -> str:
         "; ".join(f"{name} sets {', '.join(part) or 'nothing'}" for name, part in parts.items())
         or "nothing set"
     )
-
-
-def check_environment(environ: dict[str, str], known: set[str]) -> Finding:
-    """Whether there is an OPENSLED_ variable that is not `known` and so has no effect."""
-    ours = sorted(name for name in environ if name.startswith("OPENSLED_"))
-    unknown = [name for name in ours if name not in known.union(layers.SWITCHES)]
-    if unknown:
-        near = nearest(unknown[0], known)
-        return warn(
-            "environment",
-            f"{', '.join(unknown)} is not an option of OpenSLED",
-            f"rename it to {near}" if near else f"unset {unknown[0]}",
-        )
-    return ok("environment", f"sets {', '.join(ours)}" if ours else "no OPENSLED_ variable is set")
 
 
 def check_secrets(config: DeviceConfig) -> list[Finding]:

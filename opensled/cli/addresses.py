@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 from functools import partial
 from typing import Any
 
 from opensled.cli.config import option
 from opensled.core.errors import UsageError
-from opensled.net.address import MDNS, host_port, join_host_port
+from opensled.net.address import MDNS, host_port
 
 HOME = "127.0.0.1"
 
@@ -29,17 +28,18 @@ def whole_address(given: str, port: int, host: str = HOME, scheme: str = "") -> 
     """
     if not given or (scheme and "/" in given):
         return given if "://" in given or not given else f"{scheme}{given}"
-    text = given.strip()
-    whole = join_host_port(host, int(text)) if text.isascii() and text.isdigit() else text
-    if _is_ipv6(text.strip("[]")) and not text.endswith("]:"):
-        whole = join_host_port(text.strip("[]"), port)
-    elif ":" not in whole:
-        whole = join_host_port(whole, port)
+    whole = text = given.strip()
+    if text.isascii() and text.isdigit():
+        whole = f"{host}:{text}"
+    elif text.count(":") > 1 and not text.startswith("["):  # of IPv6
+        whole = f"[{text}]:{port}"
+    elif ":" not in text or text.endswith("]"):
+        whole = f"{text}:{port}"
     try:
         host_port(whole)
     except UsageError:
         raise UsageError(
-            f"{given!r} is not an address; write HOST:PORT, a host or a port, such as {join_host_port(host, port)}"
+            f"{given!r} is not an address; write HOST:PORT, a host or a port, such as {host}:{port}"
         ) from None
     return f"{scheme}{whole}"
 
@@ -47,10 +47,3 @@ def whole_address(given: str, port: int, host: str = HOME, scheme: str = "") -> 
 def server_address(given: str, port: int) -> str:
     """The same of a server, which may also be looked for on the network."""
     return given if given == MDNS else whole_address(given, port)
-
-
-def _is_ipv6(text: str) -> bool:
-    try:
-        return ipaddress.ip_address(text).version == 6
-    except ValueError:
-        return False

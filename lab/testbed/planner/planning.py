@@ -57,14 +57,9 @@ def named(config: PlanConfig) -> PlanConfig:
 def taken_as(config: PlanConfig) -> list[str]:
     """What to tell of names, as typed, that were taken for profiles of other names."""
     several = _SEVERAL.fullmatch(config.accelerator.strip())
-    typed = {
-        **{field: getattr(config, field) for field in PROFILES},
-        "accelerator": several[2] if several else config.accelerator,
-    }
-    kinds = {**PROFILES, "accelerator": "accelerators"}
-    return [
-        words for field, name in typed.items() if name and (words := catalog.taken_as(kinds[field], name))
-    ]
+    typed = [(kind, getattr(config, field)) for field, kind in PROFILES.items()]
+    typed.append(("accelerators", several[2] if several else config.accelerator))
+    return [words for kind, name in typed if name and (words := catalog.taken_as(kind, name))]
 
 
 def bits_of(config: PlanConfig, accelerator: str) -> float:
