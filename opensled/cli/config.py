@@ -4,6 +4,7 @@
 """
 
 import os
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
@@ -18,7 +19,9 @@ from opensled.core.suggestion import did_you_mean
 
 Config = TypeVar("Config")
 
-SWITCHES = ("OPENSLED_CONFIG", "OPENSLED_NO_CONFIG")  # variables without an option
+# Variables that all commands read, and that are no option of all; Kubernetes sets others for a service of our name
+SWITCHES = ("OPENSLED_CONFIG", "OPENSLED_NO_CONFIG", "OPENSLED_CACHE_DIR")
+FOREIGN = re.compile(r"OPENSLED(_\w+)?_(SERVICE|PORT)(_\w+)?")
 FOLDER_FILE = Path("opensled.toml")  # of the current folder, which may be a stranger's
 WORDS = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
 

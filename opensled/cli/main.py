@@ -148,9 +148,10 @@ def _run_verb(name: str, argv: list[str]) -> int:
 
 def _tell_unknown_variables(kind: type) -> None:
     """One line of the variables that no command reads."""
-    from opensled.cli.config import SWITCHES, options
+    from opensled.cli.config import FOREIGN, SWITCHES, options
 
-    ours = {name for name in os.environ if name.startswith("OPENSLED_")} - {*SWITCHES}
+    named = {name for name in os.environ if name.startswith("OPENSLED_") and not FOREIGN.fullmatch(name)}
+    ours = named - {*SWITCHES}
     if not ours - {item.variable for item in options(kind)}:
         return  # else the options of all commands are imported
     known = [f"OPENSLED_{key.upper()}" for key in _keys()]

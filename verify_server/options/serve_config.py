@@ -33,11 +33,6 @@ def model_names(listed: str) -> tuple[str, ...]:
     return names
 
 
-def require_drafter(name: str) -> None:
-    """Raises UsageError, which names the choices, for what is no drafter of a server."""
-    SERVER_DRAFTERS.require(name, AUTO_DRAFTER)
-
-
 def require_rules(listed: str) -> None:
     """Raises UsageError, which names the choices, if one of the comma-separated names is no rule."""
     for name in filter(None, map(str.strip, listed.split(","))):
@@ -173,7 +168,7 @@ class ServeConfig(LimitsConfig, GpuConfig, AdaptConfig, AccessConfig):
         f"drafter of the server, in addition to those of the devices: {', '.join(SERVER_DRAFTERS.names())}, or your "
         "own module:callable; vllm:NAME selects a drafter of vLLM (ngram, suffix, mtp, eagle3, dflash, draft_model). "
         "auto: vllm:ngram with engine vllm, else model with --draft-model, else lookup (policy goodput) or none",
-        check=require_drafter,
+        check=lambda name: SERVER_DRAFTERS.require(name, AUTO_DRAFTER),
         often=True,
         apart=True,
     )

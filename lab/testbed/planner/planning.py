@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hw_profiles import catalog
 from hw_profiles.step_cost import TargetCost
@@ -49,9 +49,10 @@ def machines_of(typed: str) -> Machines:
 
 def named(config: PlanConfig) -> PlanConfig:
     """The same with ids of profiles in place of what was typed, the accelerator's left out; raises NotFound."""
-    return replace(
-        config, **{field: catalog.find(kind, getattr(config, field)) for field, kind in PROFILES.items()}
-    )
+    found: dict[str, Any] = {
+        field: catalog.find(kind, getattr(config, field)) for field, kind in PROFILES.items()
+    }
+    return replace(config, **found)
 
 
 def taken_as(config: PlanConfig) -> list[str]:
