@@ -36,7 +36,7 @@ from verify_server.start.start_ports import scraping
 def relay(config: RelayConfig) -> int:
     """Serve until SIGTERM; returns the exit status. Raises Unreachable if the server above does not answer."""
     serving, endpoint = config.serving, _endpoint(config)
-    require_known(config.model)
+    require_known(config.model if config.engine in ENGINES.entries else "")
     scraping(serving)
     store_of(serving)
     tls, tenants = clients(serving, config.listen)
