@@ -34,6 +34,7 @@ from http_api.response_api.response_request import response_request
 from http_api.responses import Reply, model_card, to_json
 from http_api.right_paths import RightPaths
 from http_api.token_routes import token_routes
+from http_api.waiting_room import WaitingRoom
 from opensled.core.errors import NotFound, Unreachable
 from opensled.core.messages import ModelInfo
 from opensled.metrics.registry import Metric, page_of, registry
@@ -51,15 +52,17 @@ def build_app(
     guard: Middleware | None = None,
     lenient: bool = False,
     view: PageView | None = None,
+    wait: float = 0.0,
 ) -> Starlette:
     """The ASGI application of one backend; `access` says who may call it.
 
-    Once `ending` is set, answers under way end with an error: status 503, or the last event of a stream. `heartbeat`:
-    see `EventStream`. `metrics`: told to callers on loopback.
-    `guard`: in place of the keys of `access`. `lenient`: see `read_body`. `view`: of the page; None = there is no page.
+    Once `ending` is set, answers under way end: see `merge`. `heartbeat`: see `EventStream`. `metrics`: told to callers
+    on loopback. `guard`: in place of the keys of `access`. `lenient`: see `read_body`. `view`: of the page; None =
+    there is no page. `wait`: seconds that a request may wait for a place.
     """
     ending = ending or asyncio.Event()
-    api = Api(backend, ending, heartbeat, lenient, metrics)
+    waiting = WaitingRoom(wait, lambda: backend.unready)
+    api = Api(backend, ending, heartbeat, lenient, metrics, waiting)
     chat = partial(api.complete, requests.chat_request)
     raw = partial(api.complete, requests.completion_request)
     responses = partial(api.complete, response_request, kind=ResponseReply)
@@ -82,7 +85,7 @@ def build_app(
             *([Route("/metrics", api.metrics)] if access.local and metrics else []),
             *(page_routes(view, page_chat, ending) if view else []),
             Route("/", running),
-            *ollama_routes(backend, ending, heartbeat, lenient),
+            *ollama_routes(backend, ending, heartbeat, lenient, waiting),
         ],
         middleware=[Middleware(RightPaths), *access.middleware(guard)],
         exception_handlers=HANDLERS,
@@ -101,8 +104,9 @@ class Api:
         heartbeat: float,
         is_lenient: bool,
         metrics: Sequence[Metric],
+        waiting: WaitingRoom,
     ) -> None:
-        self._backend, self._ending, self._heartbeat = backend, ending, heartbeat
+        self._backend, self._ending, self._heartbeat, self._waiting = backend, ending, heartbeat, waiting
         self._created = int(time.time())
         self._is_lenient, self._metrics = is_lenient, metrics
         self._registry: Any = None  # made when metrics are first asked for: its library takes memory
@@ -122,7 +126,7 @@ class Api:
         answer = self._backend.answering(request.scope)
         if alone:
             answer = by_itself(answer)
-        chunks = merge(answer, wanted.tasks, wanted.respell, self._ending)
+        chunks = merge(answer, wanted.tasks, wanted.respell, self._ending, self._waiting)
         if not wanted.stream:
             told = await run_while_connected(request.receive, whole(chunks, reply))
             return _json(told, reply.headers)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from starlette.requests import ClientDisconnect
@@ -20,7 +21,8 @@ from http_api.exchange import AnswerRecord, current
 from http_api.failures import code_of, error_object
 from http_api.left_out import name_coarse
 from http_api.responses import LOCAL_HEADER
-from opensled.core.answer import LOCAL_ONLY, Chunk, Task, first_unverified
+from http_api.waiting_room import WaitingRoom
+from opensled.core.answer import LOCAL_ONLY, Chunk, Stats, Task, first_unverified
 from opensled.core.errors import EngineError, InvalidRequest, OpenSledError, Overloaded, Unreachable
 
 RETRY_SECONDS = 0.1  # before an answer whose siblings have all ended looks for a place again; chosen
@@ -28,6 +30,8 @@ RETRY_SECONDS = 0.1  # before an answer whose siblings have all ended looks for 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 Arrivals = asyncio.Queue[tuple[int, Chunk | Exception]]
+Cut = Callable[[], Chunk]
+NOT_BEGUN = Chunk("", (), "length", Stats(0, 0))  # an answer whose siblings have begun, where all end
 
 
 class Told(Protocol):
@@ -76,28 +80,44 @@ async def merge(
     tasks: Sequence[Task],
     spelled: Callable[[Exception], Exception],
     ending: asyncio.Event,
+    waiting: WaitingRoom,
 ) -> AsyncGenerator[tuple[int, Chunk], None]:
     """Chunks of the answers to `tasks` in the order of arrival, each with the number of its answer.
 
-    They are answered at the same time, as far as there are places. The first error ends all answers and is raised as
-    `spelled` returns it. `ending` ends them with Unreachable, and so does closing the generator.
+    They are answered at the same time, as far as there are places; without any, they wait in `waiting`. The first error
+    ends all answers and is raised as `spelled` returns it. `ending` ends them with what they have, or with Unreachable
+    if none of them has begun; closing the generator ends them, too.
     """
-    arrived: Arrivals = asyncio.Queue(maxsize=len(tasks))
-    places = _Places(len(tasks))
+    arrived: Arrivals = asyncio.Queue()
+    room, places = asyncio.Semaphore(len(tasks)), _Places(len(tasks))
     pumps = [
-        asyncio.ensure_future(_pump(number, answer, task, arrived, places))
+        asyncio.ensure_future(_pump(answer, task, partial(_arrive, arrived, room, number), places, waiting))
         for number, task in enumerate(tasks)
     ]
     pumps.append(asyncio.ensure_future(_interrupt(ending, arrived)))
+    records = {number: AnswerRecord(current()) for number in range(len(tasks))}
+    under_way: dict[int, Cut | None] = dict.fromkeys(records)
     try:
-        under_way = len(tasks)
         while under_way:
             number, news = await arrived.get()
             if isinstance(news, Exception):
-                raise spelled(news)
-            under_way -= bool(news.finish_reason)
+                if not (ending.is_set() and any(under_way.values())):
+                    records[number].fail()
+                    raise spelled(news)
+                for number, cut in under_way.items():
+                    news = cut() if cut else NOT_BEGUN
+                    records[number].count_chunk(news)
+                    yield number, news
+                return
+            room.release()
+            records[number].count_chunk(news)
+            under_way[number] = news.cut or under_way[number]
+            if news.finish_reason:
+                del under_way[number]
             yield number, news
     finally:
+        for record in records.values():
+            record.close()
         for pump in pumps:
             pump.cancel()
         await asyncio.gather(*pumps, return_exceptions=True)
@@ -105,7 +125,13 @@ async def merge(
 
 async def _interrupt(ending: asyncio.Event, arrived: Arrivals) -> None:
     await ending.wait()
-    await arrived.put((0, Unreachable("this API is shutting down; ask again later")))
+    arrived.put_nowait((0, Unreachable("this API is shutting down; ask again later")))
+
+
+async def _arrive(arrived: Arrivals, room: asyncio.Semaphore, number: int, news: Chunk | Exception) -> None:
+    """Hand on what an answer has, then wait for room for more: so nothing of it is lost when it is cut."""
+    arrived.put_nowait((number, news))
+    await room.acquire()
 
 
 class _Places:
@@ -124,44 +150,46 @@ class _Places:
     async def wait_for_place(self) -> bool:
         """Wait for the next one; False: none of the answers has found any."""
         self._active -= 1
+        found = bool(self._active) or self._served
         if self._active:
             await self._freed.acquire()
         elif self._served:  # others have taken them
             await asyncio.sleep(RETRY_SECONDS)
-        else:
-            return False
         self._active += 1
-        return True
+        return found
 
 
-async def _pump(number: int, answer: Answer, task: Task, arrived: Arrivals, places: _Places) -> None:
-    begun, record = False, AnswerRecord(current())
+async def _pump(
+    answer: Answer,
+    task: Task,
+    hand_on: Callable[[Chunk | Exception], Awaitable[None]],
+    places: _Places,
+    waiting: WaitingRoom,
+) -> None:
+    begun = False
     try:
-        while True:
-            try:
-                async with aclosing(answer(task)) as chunks:
-                    async for chunk in chunks:
-                        begun = True
-                        record.count_chunk(chunk)
-                        await arrived.put((number, chunk))
-                        if chunk.finish_reason:
-                            break
-                    else:
-                        raise EngineError("the answer ended without a finish reason")
-                return places.free()
-            except Overloaded:
-                if begun or not await places.wait_for_place():
-                    raise
-            except InvalidRequest as error:  # a picture may look whole to a device, and not be
-                fewer = without_earlier_images(task.prompt) if error.field == "images" else task.prompt
-                if begun or fewer == task.prompt:
-                    raise
-                task = replace(task, prompt=fewer)
+        with waiting.entry() as wait:
+            while True:
+                try:
+                    async with aclosing(answer(task)) as chunks:
+                        async for chunk in chunks:
+                            begun = True
+                            await hand_on(chunk)
+                            if chunk.finish_reason:
+                                return places.free()
+                    raise EngineError("the answer ended without a finish reason")
+                except Overloaded as refusal:
+                    if begun:
+                        raise
+                    if not await places.wait_for_place():
+                        await wait(refusal)
+                except InvalidRequest as error:  # a picture may look whole to a device, and not be
+                    fewer = without_earlier_images(task.prompt) if error.field == "images" else task.prompt
+                    if begun or fewer == task.prompt:
+                        raise
+                    task = replace(task, prompt=fewer)
     except Exception as error:
-        record.fail()
-        await arrived.put((number, error))
-    finally:
-        record.close()
+        await hand_on(error)
 
 
 async def whole(chunks: AsyncGenerator[tuple[int, Chunk], None], reply: Told) -> dict[str, Any]:

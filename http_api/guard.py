@@ -201,7 +201,7 @@ class KeyGuard:
         if scope["type"] == "http" and scope["path"] == EVENTS:
             send = while_admitted(send, partial(self._opens, Headers(scope=scope)))
         free = scope["type"] != "http" or scope["path"] in OPEN_PATHS or self._opens(Headers(scope=scope))
-        await (self._app if free else refuse_without_key(scope["path"], "--http-keys"))(scope, receive, send)
+        await (self._app if free else refuse_without_key(scope, "--http-keys"))(scope, receive, send)
 
     def _opens(self, headers: Headers) -> bool:
         return any(is_key(given, self._keys) for given in authorizations(headers))
@@ -247,10 +247,16 @@ def is_key(authorization: str, keys: Iterable[str]) -> bool:
     return scheme.lower() == "bearer" and any(matches)
 
 
-def refuse_without_key(path: str, flag: str) -> Response:
-    """The refusal of a request without a key; `flag` names the file with the keys."""
+def refuse_without_key(scope: Scope, flag: str) -> Response:
+    """The refusal of a request without a key, or with a wrong one; `flag` names the file with the keys."""
+    headers = Headers(scope=scope)
+    given = [headers.get(name, "").removeprefix("Bearer").strip() for name in ("authorization", "x-api-key")]
     message = f"an API key is needed, as Authorization: Bearer KEY or x-api-key: KEY; who runs this API has it ({flag})"
-    response = _refuse(path, 401, message, "authentication_error", "invalid_api_key")
+    if any(given):
+        message = (
+            f"this API key is none of those that this API takes; check it, or ask who runs this API ({flag})"
+        )
+    response = _refuse(scope["path"], 401, message, "authentication_error", "invalid_api_key")
     response.headers["WWW-Authenticate"] = "Bearer"
     return response
 

@@ -4,6 +4,7 @@ The user's profiles are in `profiles/devices` (links, accelerators, targets) bes
 packaged ones of the same id. A path to any other file works as well.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -50,8 +51,9 @@ SHORT = {
 
 
 def find(kind: str, typed: str) -> str:
-    """The id that someone means by `typed`: case and punctuation do not count, and a part of an id or of a name is
-    enough where it fits one profile alone (`4090`, `mac-mini`, `Llama 3.1 70B`). A path to a file stays as it is.
+    """The id that someone means by `typed`: case and punctuation do not count, and whole words of an id or of a name
+    are enough where they fit one profile alone (`4090`, `mac-mini`, `Llama 3.1 70B`; `A10` is no A100). A path to a
+    file stays as it is. `taken_as` tells of a name that is not the profile's own.
 
     Raises NotFound with what is near, or all there is.
     """
@@ -63,11 +65,15 @@ def find(kind: str, typed: str) -> str:
     exact = ids.get(word) or SHORT.get(kind, {}).get(word)
     if exact:
         return exact
-    fitting = [name for name in known if word and word in _words(kind, name)]
+    fitting = [name for name in known if word in _words(kind, name)]
     if len(fitting) == 1:
         return fitting[0]
+    if "/" in typed or typed.endswith(".toml"):
+        raise NotFound(f"there is no file {typed}", "profile")
     near = nearest(word, ids)
-    meant = fitting or ([ids[near]] if near else [])
+    parts = set(typed.lower().replace("-", " ").split())
+    alike = [name for name in known if (word and word in _bare(name)) or parts & set(name.split("-"))]
+    meant = fitting or ([ids[near]] if near else alike)
     hint = (
         f"did you mean {' or '.join(meant)}?" if meant else f"choose from {', '.join(known)}, or give a file"
     )
@@ -79,9 +85,23 @@ def _bare(text: str) -> str:
     return "".join(filter(str.isalnum, text.lower()))
 
 
-def _words(kind: str, name: str) -> str:
-    """What `find` looks in: id and name of a profile."""
-    return f"{_bare(name)} {_bare(load(kind, name).name)}"
+def _words(kind: str, name: str) -> set[str]:
+    """What `find` looks in: words of the id and the name of a profile that stand behind each other, joined."""
+    texts = [re.findall(r"[a-z0-9]+(?:\.[a-z0-9]+)*", text.lower()) for text in (name, load(kind, name).name)]
+    return {
+        _bare("".join(words[start:end]))
+        for words in texts
+        for start in range(len(words))
+        for end in range(start + 1, len(words) + 1)
+    }
+
+
+def taken_as(kind: str, typed: str) -> str:
+    """What to tell of a name that `find` took for a profile of another one; "" = it is the profile's own."""
+    found = find(kind, typed)
+    if found == typed or _bare(found) == _bare(typed):
+        return ""
+    return f"{typed} taken as {found} ({load(kind, found).name})"
 
 
 def own_file(kind: str, name: str) -> Path | None:

@@ -83,7 +83,7 @@ def _kinds_of(config: ShowConfig) -> list[str]:
     """A name may stand for profiles of several kinds: a board that drafts, and the same board as a hub."""
     if config.kind:
         return [config.kind]
-    found = [kind for kind in KINDS if config.name in catalog.names(kind)]
+    found = [kind for kind in KINDS if _is_profile(kind, config.name)]
     if not found and Path(config.name).is_file():
         raise UsageError(f"{config.name} is a file; give its kind with --kind: {', '.join(KINDS)}")
     if not found:
@@ -91,6 +91,13 @@ def _kinds_of(config: ShowConfig) -> list[str]:
         hint = did_you_mean(config.name, known) or "; `opensled profile list` shows them all"
         raise NotFound(f"no profile {config.name!r}{hint}", "profile")
     return found
+
+
+def _is_profile(kind: str, name: str) -> bool:
+    try:
+        return catalog.find(kind, name) in catalog.names(kind)
+    except NotFound:
+        return False
 
 
 def _whole(profile: Any) -> dict[str, Any]:

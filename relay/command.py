@@ -7,10 +7,11 @@ from dataclasses import replace
 
 from adapt.handout.hand_out import store_of
 from edge_client.link.link import Endpoint, Link, endpoint_at
-from edge_client.link.loading_server import describe_when_loaded
+from edge_client.link.loading_server import START_S, describe_when_loaded
 from edge_client.offline.modes import Offline, retry_policy
 from opensled.core.errors import VocabularyMismatch
 from opensled.core.messages import GUIDE, PENALTIES, ModelInfo
+from opensled.models.store import require_known
 from opensled.process.load_thread import run_work
 from opensled.process.logs import tell
 from relay.config import RelayConfig
@@ -35,6 +36,7 @@ from verify_server.start.start_ports import scraping
 def relay(config: RelayConfig) -> int:
     """Serve until SIGTERM; returns the exit status. Raises Unreachable if the server above does not answer."""
     serving, endpoint = config.serving, _endpoint(config)
+    require_known(config.model if config.engine in ENGINES.entries else "")
     scraping(serving)
     store_of(serving)
     tls, tenants = clients(serving, config.listen)
@@ -47,7 +49,9 @@ async def _relay(config: RelayConfig, endpoint: Endpoint, tenants: Tenants, tls:
         ends.push_async_callback(link.close)
 
         async def load() -> Served:
-            served, relay = await run_work(_load, config, tenants, link, await describe_when_loaded(link))
+            served, relay = await run_work(
+                _load, config, tenants, link, await describe_when_loaded(link, START_S)
+            )
             ends.push_async_callback(relay.stop)
             return served
 

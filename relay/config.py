@@ -8,9 +8,9 @@ from typing import Any
 from edge_client.device.config import device_name
 from edge_client.link.remote import RetryPolicy
 from edge_client.offline.modes import LOCAL_GIVE_UP, OFFLINE_MODES, STALL
+from opensled.cli.addresses import address_option
 from opensled.cli.config import option
 from opensled.core.messages import MATCH
-from opensled.net.address import host_port
 from verify_server.options.limits_config import LimitsConfig
 from verify_server.options.serve_config import ServeConfig
 
@@ -26,13 +26,12 @@ def serve_option(name: str) -> Any:
 class RelayConfig(LimitsConfig):
     """A model beside its devices, and the server above it."""
 
-    upstream: str = option(
+    upstream: str = address_option(
         "127.0.0.1:7411",
         "address of the upstream server, whose target decides the text: opensled serve, or another relay",
-        metavar="HOST:PORT",
-        check=host_port,
         group="upstream server",
         often=True,
+        port=7411,
     )
     upstream_token_file: str = option(
         "",
@@ -88,15 +87,15 @@ class RelayConfig(LimitsConfig):
         "tiny-hub",
         "model of this relay, smaller than the target and with the same vocabulary: a name listed by `opensled models "
         "list`, a folder or a GGUF file",
+        bare=True,
         group="model and address of this relay",
         often=True,
     )
-    listen: str = option(
+    listen: str = address_option(
         "127.0.0.1:7412",
         "address that devices connect to; port 0 = any free port",
-        metavar="HOST:PORT",
-        check=host_port,
         often=True,
+        port=7412,
     )
     drain: float = serve_option("drain")
     engine: str = serve_option("engine")

@@ -16,7 +16,7 @@ from verify_server.front.server_metrics import metrics
 from verify_server.options.serve_config import ServeConfig
 
 HI = {"prompt": "Hi", "temperature": 0, "max_tokens": 12}
-CONFIG = ServeConfig(http="127.0.0.1:0")
+CONFIG = ServeConfig(http="127.0.0.1:0", http_wait=0)
 
 
 def fake_engine(**options):

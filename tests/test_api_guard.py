@@ -65,6 +65,8 @@ def test_anything_else_does_not(path, given):
     assert (error["type"], error["code"], error["param"]) == ("authentication_error", "invalid_api_key", None)
     assert response.headers["www-authenticate"] == "Bearer"
     assert not asked and not any(key in response.text for key in KEYS)
+    wrong = bool((given or "").removeprefix("Bearer").strip())
+    assert error["message"].startswith("this API key is none" if wrong else "an API key is needed")
 
 
 @pytest.mark.parametrize("access", [Access(), Access(KEYS), Access(KEYS, (PAGE,), local=True)])

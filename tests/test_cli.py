@@ -259,9 +259,22 @@ def test_a_group_lists_its_verbs(capsys: pytest.CaptureFixture[str]) -> None:
         (["serve", "--max-draft", "0"], "--max-draft: 0 is out of range: it must be at least 1"),
         (["relay", "--bound", "2"], "--bound: 2.0 is out of range: it must be from 0 to 1"),
         (["serve", "--dtype", "int3"], "--dtype: 'int3' is not one of auto, float64"),
-        (["edge", "--http", "8411"], "--http: '8411' is not an address"),
+        (
+            ["edge", "--http", "8411:"],
+            "--http: '8411:' is not an address; write HOST:PORT, a host or a port, such as 127.0.0.1:8411",
+        ),
         (["edge", "--server", "http://hub:7411"], "--server: 'http://hub:7411' is not an address"),
         (["generate", "--max-tokens", "0"], "it must be from 1 to 2147483647"),
+        (["serve", "tiny", "--model", "smollm2"], "tiny and smollm2; give one of them"),
+        (["serve", "--drafter", "lokup"], "choose from auto, none, lookup, cacheback"),
+        (["serve", "--policy", "gooput"], "did you mean goodput?"),
+        (["serve", "--rules", "match,ratoi"], "--rules: unknown rule 'ratoi'"),
+        (["serve", "--loose-rules", "flyy"], "did you mean fly?"),
+        (["serve", "--engine", "llamacp"], "did you mean llamacpp?"),
+        (["edge", "--drafter", "chain:lookup,lamacpp"], "--drafter: unknown drafter 'lamacpp'"),
+        (["edge", "--stop", "fixd"], "did you mean fixed?"),
+        (["run", "tiny", "--drafter", "lookpu"], "did you mean lookup?"),
+        (["chat", "--offline", "local-onyl"], "did you mean local-only?"),
     ],
 )
 def test_usage_errors(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -271,6 +284,51 @@ def test_usage_errors(argv: list[str], said: str, capsys: pytest.CaptureFixture[
     assert captured.err.startswith("error: ")
     assert captured.err.count("\n") == 1
     assert said in captured.err
+
+
+@pytest.mark.parametrize(
+    ("argv", "near"),
+    [
+        (["serve", "tiyn"], "tiny"),
+        (["serve", "--model", "tiyn"], "tiny"),
+        (["serve", "--draft-model", "tiny-drat"], "tiny-draft"),
+        (["edge", "--draft-model", "tiny-darft"], "tiny-draft"),
+        (["run", "tiny", "--draft-model", "tiny-darft"], "tiny-draft"),
+        (["run", "smolm2"], "smollm2"),
+        (["relay", "tiny-hubb"], "tiny-hub"),
+        (["profile", "show", "rtx-4091"], "rtx-4090"),
+    ],
+)
+def test_a_model_that_is_spelt_wrong_is_told_before_anything_loads(
+    argv: list[str],
+    near: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OPENSLED_NO_CONFIG", "1")
+    assert cli.main(argv) == 3
+    said = capsys.readouterr().err
+    assert f"did you mean {near}?" in said and "starting" not in said and "loading" not in said
+
+
+def test_a_variable_that_no_command_reads_is_told_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENSLED_MODLE", "tiny")
+    monkeypatch.setenv("OPENSLED_DRAFTER", "lookup")  # of other commands
+    assert cli.main(["models", "path", "tiny-draft"]) == 0
+    said = capsys.readouterr().err
+    assert said.count("OPENSLED_MODLE") == 1 and "did you mean OPENSLED_MODEL?" in said
+    assert "OPENSLED_DRAFTER" not in said
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [["tiny-hub"], ["--model", "tiny-hub"], ["--context", "9", "tiny-hub"], ["tiny-hub", "--context", "9"]],
+)
+def test_a_model_may_stand_without_its_flag(argv: str) -> None:
+    assert cli.parse_flags("serve", argv)["model"] == "tiny-hub"
+    assert "model" not in cli.parse_flags("serve", ["--context", "9"])
 
 
 @pytest.mark.parametrize(

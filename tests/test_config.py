@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from opensled.cli.config import Option, config_files, merge_layers, option, options, resolve
+from opensled.cli.main import CONFIGS
+from opensled.cli.verbs import VERBS
 from opensled.core.errors import UsageError
 from opensled.net.address import host_port, join_host_port
 
@@ -211,6 +213,38 @@ def test_addresses(address: str, expected: tuple[str, int]) -> None:
 def test_no_addresses(address: str) -> None:
     with pytest.raises(UsageError, match="is not an address"):
         host_port(address)
+
+
+ADDRESSES = {  # by verb and option: the port that stands in for one that is left out
+    ("serve", "listen"): 7411, ("serve", "http"): 8411, ("serve", "metrics"): 9410, ("serve", "ray_address"): 6379,
+    ("relay", "listen"): 7412, ("relay", "upstream"): 7411, ("relay", "metrics"): 9410,
+    ("edge", "server"): 7411, ("edge", "fallback"): 7411, ("edge", "http"): 8411, ("edge", "metrics"): 9411,
+    ("edge", "draft_url"): 11434, ("doctor", "http"): 8411, ("drafts pull", "server"): 7411, ("pair", "listen"): 7412,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("verb", "name"), ADDRESSES)
+def test_a_port_or_a_host_alone_is_an_address_everywhere(verb: str, name: str) -> None:
+    item = next(each for each in options(CONFIGS.get(verb)) if each.name == name)
+    port, start = ADDRESSES[verb, name], "http://" if name == "draft_url" else ""
+    own = "0.0.0.0" if verb == "pair" else "127.0.0.1"
+    wholes = {
+        "5": f"{own}:5",
+        "h": f"h:{port}",
+        "h:5": "h:5",
+        "::1": f"[::1]:{port}",
+        "[::1]": f"[::1]:{port}",
+    }
+    for given, whole in {**wholes, "[::1]:5": "[::1]:5", "10.0.0.1": f"10.0.0.1:{port}"}.items():
+        assert item.parse(given, item.flag) == start + whole
+    for wrong in ("h:", "99999", "h:x", "h:65536", "a b", ":5"):
+        with pytest.raises(UsageError, match=f"{item.flag}: .* is not an address; write .* {own}:{port}"):
+            item.parse(wrong, item.flag)
+
+
+def test_no_address_has_a_grammar_of_its_own() -> None:
+    every = [item for verb in VERBS for item in options(CONFIGS.get(verb)) if item.metavar == "HOST:PORT"]
+    assert all(item.metadata["read"] for item in every) and len(every) > len(ADDRESSES)
 
 
 def test_options_are_complete() -> None:

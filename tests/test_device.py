@@ -104,6 +104,27 @@ def test_a_stop_string_ends_the_sequence_on_the_server_too():
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("stop", [(), ("zz",)])
+def test_an_answer_can_be_cut_behind_any_chunk(stop):
+    """The text so far, what a stop string held back included, is that of its tokens."""
+
+    async def scenario():
+        async with device_and_manager(engine=SlowEngine(num_blocks=100)) as (device, manager):
+            told, answer = [], device.answer(Task(PROMPT, GREEDY, stop))
+            async for chunk in answer:
+                told.append(chunk)
+                if sum(len(each.token_ids) for each in told) >= 3:
+                    break
+            last = told[-1].cut()
+            await answer.aclose()
+            ids = [id for each in told for id in each.token_ids]
+            assert "".join(each.text for each in (*told, last)) == TOKENIZER.decode(ids)
+            assert last.finish_reason == "length" and last.stats.completion_tokens == len(ids)
+            await until(lambda: not manager.remembered)
+
+    asyncio.run(scenario())
+
+
 def test_a_full_server_is_told_at_once():
     async def scenario():
         async with device_and_manager(limits=SessionLimits(max_sessions=0)) as (device, _):

@@ -15,7 +15,7 @@ from edge_client.device.config import DoctorConfig
 from edge_client.device.known_drafts import choose_drafter
 from edge_client.doctor import install, machine
 from edge_client.doctor import model_files as files
-from edge_client.doctor.doctor import _choose_drafter, variables
+from edge_client.doctor.doctor import _choose_drafter
 from edge_client.doctor.finding import LONGEST, fail, guard, in_thread, ok, plain, warn
 from hw_profiles.detect import container_share
 from opensled.core import distribution
@@ -295,14 +295,6 @@ def test_the_kernel_is_asked_about_the_clock():
 # -- files and ports -------------------------------------------------------------------------------------
 
 
-def test_a_misspelled_variable():
-    known = variables()
-    assert {"OPENSLED_SERVER", "OPENSLED_LISTEN", "OPENSLED_JSON"} <= known
-    assert files.check_environment({"OPENSLED_SERVER": "x", "HOME": "/"}, known).status == "ok"
-    finding = files.check_environment({"OPENSLED_SEVER": "x"}, known)
-    assert (finding.status, finding.fix) == ("warn", "rename it to OPENSLED_SERVER")
-
-
 @pytest.mark.parametrize(
     ("content", "mode", "status", "said"),
     [
@@ -322,7 +314,7 @@ def test_the_token_file(tmp_path, content, mode, status, said):
 
 def test_secrets_that_are_missing(tmp_path):
     gone = str(tmp_path / "gone")
-    config = DoctorConfig(token_file=gone, tls_ca=gone, tls_cert=gone)
+    config = DoctorConfig(token_file=gone, tls_ca=gone, client_cert=gone)
     assert [item.exit_code for item in files.check_secrets(config)] == [3, 3, 2]
 
 

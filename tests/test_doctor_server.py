@@ -249,7 +249,7 @@ def test_a_server_that_asks_for_certificates(own, ca, tmp_path):
 
     finding = last(asyncio.run(scenario()))
     assert (finding.check, finding.exit_code) == ("own certificate", 4)
-    assert ("not to accept" if own else "--tls-cert FILE") in finding.detail + finding.fix
+    assert ("not to accept" if own else "--client-cert FILE") in finding.detail + finding.fix
 
 
 def test_files_that_hold_no_certificate(tmp_path):

@@ -228,7 +228,7 @@ def test_a_device_with_a_draft_server_looks_up_and_asks_it(kind, stub):
             "--drafter llamacpp asks no server",
         ),
         ({"drafter": "llamacpp", "draft_url": "http://mac"}, "--drafter llamacpp asks no server"),
-        ({"draft_url": "mac"}, "is no address"),
+        ({"draft_url": "ftp://mac"}, "is no address"),
     ],
 )
 def test_options_that_make_no_sense(options, said):

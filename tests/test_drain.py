@@ -282,19 +282,60 @@ def test_behind_a_balancer_new_sequences_of_an_old_connection_go_to_another_serv
 LONG_TEXT = {"prompt": "Hi", "temperature": 0, "max_tokens": LONG.max_tokens, "stream": True}
 
 
-def test_an_answer_over_http_that_takes_longer_ends_with_an_error_that_says_so(servers):
+CHAT = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": LONG.max_tokens}
+NATIVE = {"options": {"num_predict": LONG.max_tokens}}
+CUT = {  # by path: the request, and where its last object says that the answer is no longer
+    "/v1/completions": ({"prompt": "Hi", "max_tokens": LONG.max_tokens}, '"finish_reason":"length"'),
+    "/v1/chat/completions": ({**CHAT, "n": 2}, '"finish_reason":"length"'),
+    "/v1/responses": (
+        {"input": "Hi", "max_output_tokens": 500},
+        '"incomplete_details":{"reason":"max_output_tokens"',
+    ),
+    "/v1/messages": (CHAT, '"stop_reason":"max_tokens"'),
+    "/api/chat": ({"messages": CHAT["messages"], **NATIVE}, '"done_reason":"length"'),
+    "/api/generate": ({"prompt": "Hi", **NATIVE}, '"done_reason":"length"'),
+    "/page/chat": (CHAT, '"finish_reason":"length"'),
+}
+
+
+def test_answers_over_http_that_take_longer_end_with_the_text_so_far(servers):
+    """They had ended with a 503, or with an error in the stream."""
     http = f"127.0.0.1:{free_port()}"
     (leaving,) = servers(("--drain", "0.3", "--http", http))
-    with httpx.stream("POST", f"http://{http}/v1/completions", json=LONG_TEXT, timeout=60) as response:
-        lines = (line[6:] for line in response.iter_lines() if line.startswith("data: {"))
-        text = json.loads(next(lines))["choices"][0]["text"]
-        leaving.process.send_signal(signal.SIGTERM)
-        *chunks, last = map(json.loads, lines)
-    assert "shutting down" in last["error"]["message"] and "ask again" in last["error"]["message"]
-    text += "".join(chunk["choices"][0]["text"] for chunk in chunks)
+
+    async def answered(client, path, stream, begun):
+        body = {"model": "fake", "stream": stream, **CUT[path][0]}
+        async with client.stream("POST", path, json=body) as response:
+            assert response.status_code == 200, (path, stream, await response.aread())
+            begun.release()
+            return (await response.aread()).decode().replace('": ', '":')
+
+    async def scenario():
+        begun = asyncio.Semaphore(0)
+        async with httpx.AsyncClient(base_url=f"http://{http}", timeout=60) as client:
+            cases = [
+                (path, stream) for stream in (False, True) for path in CUT if stream or path != "/page/chat"
+            ]
+            asked = [asyncio.ensure_future(answered(client, *case, begun)) for case in cases]
+            for _ in CUT:  # all streams
+                await begun.acquire()
+            leaving.process.send_signal(signal.SIGTERM)
+            return zip(cases, await asyncio.gather(*asked), strict=True)
+
     target = _Text()
     whole = TargetTokenizer(target.tokenizer_json).decode(expected(target.encode("Hi"), LONG.max_tokens))
-    assert whole.startswith(text) and len(text) < len(whole)
+    for (path, stream), told in asyncio.run(scenario()):
+        assert CUT[path][1] in told and "error" not in told.replace('"error":null', ""), (
+            path,
+            stream,
+            told[-600:],
+        )
+        if stream and path.startswith("/v1/c"):
+            assert told.rstrip().endswith("data: [DONE]")
+        if stream and path == "/v1/completions":
+            events = [json.loads(line[6:]) for line in told.splitlines() if line.startswith("data: {")]
+            text = "".join(event["choices"][0]["text"] for event in events if event["choices"])
+            assert whole.startswith(text) and 0 < len(text) < len(whole)
     assert leaving.process.wait(20) == 0
 
 

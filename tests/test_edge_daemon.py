@@ -11,7 +11,8 @@ from http_api import server as api_server
 from http_api.app import build_app
 from http_api.listening import listen
 from http_api.server import ApiServer
-from tests.fake_backend import FakeBackend, chat, refusal
+from opensled.core.answer import Chunk
+from tests.fake_backend import STATS, FakeBackend, chat, events, refusal
 
 
 def test_chunks_of_a_stream_do_not_wait_for_acknowledgements():
@@ -66,6 +67,26 @@ def test_answers_that_do_not_finish_end_by_an_error_and_let_the_server_know(stop
         assert json.loads(last.removeprefix("data: "))["error"]["code"] == "unreachable"
     else:
         assert refusal(response, 503)["code"] == "unreachable" and response.headers["retry-after"] == "1"
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_an_answer_that_can_be_cut_ends_with_the_text_so_far(streamed):
+    """Its last chunk has what was held back, and nothing comes behind it."""
+
+    class Cut(FakeBackend):
+        async def _chunks(self, number, top):
+            yield Chunk("Hel", (1,), cut=lambda: Chunk("", ()).finish("length", STATS, "", "lo"))
+            await asyncio.Event().wait()
+
+    response, _ = stopped_midway(Cut(), at_once, stream=streamed)
+    if streamed:
+        *chunks, done = events(response)
+        choices = [json.loads(chunk)["choices"][0] for chunk in chunks]
+        assert "".join(each["delta"].get("content") or "" for each in choices) == "Hello" and done == "[DONE]"
+    else:
+        choices = response.json()["choices"]
+        assert choices[0]["message"]["content"] == "Hello"
+    assert choices[-1]["finish_reason"] == "length" and response.status_code == 200
 
 
 def test_an_answer_that_finishes_in_time_is_whole():

@@ -10,9 +10,10 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from opensled.core.errors import OpenSledError, UsageError
+from http_api import waiting_room
+from http_api.waiting_room import WaitingRoom
+from opensled.core.errors import OpenSledError, Overloaded, UsageError
 from opensled.core.messages import Open
-from opensled.net.address import web_address
 from opensled.text.tokenizer import TargetTokenizer
 from tests.certificates import AUTHORITY, HERE, issued, written
 from tests.fake_target import _Text, cycle
@@ -129,6 +130,72 @@ def test_metrics_are_those_of_the_server_and_only_told_on_loopback():
                 await said(client)
                 page = samples((await reader.get("/metrics")).text)
                 assert page["tokens_committed_total",] == 12
+
+    asyncio.run(scenario())
+
+
+# -- while all places are taken ------------------------------------------------------------------------------
+
+
+async def held(client):
+    """A stream that holds the one place, as a context."""
+    response = await client.send(client.build_request("POST", "/v1/completions", json=LONG), stream=True)
+    assert response.status_code == 200
+    return response
+
+
+QUEUED = {
+    "/v1/completions": HI,
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4},
+    "/v1/responses": {"input": "Hi", "max_output_tokens": 4},
+    "/v1/messages": {"model": "fake", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4},
+    "/api/generate": {"prompt": "Hi", "options": {"num_predict": 4}},
+}
+
+
+@pytest.mark.parametrize("path", QUEUED)
+@pytest.mark.parametrize("ends", ["place", "drain", "time"])
+def test_a_request_waits_for_a_place_and_is_refused_when_there_will_be_none(path, ends):
+    """It had been refused at once; who has no code for 429 lost it."""
+
+    async def scenario():
+        config = replace(CONFIG, http_wait=2 if ends == "time" else 60)
+        options = {"limits": SessionLimits(max_sessions=1, linger=0.2), "engine": fake_engine(**WIDE)}
+        async with http_serving(config, **options) as (manager, _, address), asking(address) as client:
+            holder = await held(client)
+            waiting = asyncio.ensure_future(client.post(path, json=QUEUED[path]))
+            await until(lambda: manager.stats.refused["overloaded"] or waiting.done())
+            assert not waiting.done()
+            manager.draining = ends == "drain"
+            if ends == "place":
+                await holder.aclose()
+            response = await waiting
+            assert response.status_code == (200 if ends == "place" else 429), response.text
+            assert ends == "place" or int(response.headers["Retry-After"]) >= 1
+            await holder.aclose()
+
+    asyncio.run(scenario())
+
+
+def test_the_waiting_room_has_so_many_chairs_and_who_leaves_gives_one_back(monkeypatch):
+    async def scenario():
+        monkeypatch.setattr(waiting_room, "MOST", 1)
+        room, full = WaitingRoom(60, lambda: ""), Overloaded("full", retry_after=30)
+
+        async def wait():
+            with room.entry() as wait:
+                await wait(full)
+
+        first = asyncio.ensure_future(wait())
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded):
+            await wait()
+        first.cancel()  # its client has left
+        await asyncio.gather(first, return_exceptions=True)
+        second = asyncio.ensure_future(wait())
+        await asyncio.sleep(0)
+        assert not second.done()
+        second.cancel()
 
     asyncio.run(scenario())
 
@@ -277,9 +344,3 @@ def test_a_taken_port_is_named():
                     pass
 
     asyncio.run(scenario())
-
-
-@pytest.mark.parametrize("wrong", ["host:", "99999", "http://127.0.0.1:80"])
-def test_a_wrong_address_is_refused(wrong):
-    with pytest.raises(UsageError, match="is not an address"):
-        web_address(wrong)

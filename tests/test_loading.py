@@ -19,6 +19,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from edge_client.link import loading_server
 from edge_client.link.link import Endpoint, Link
+from edge_client.link.link_errors import NOTHING_LISTENS
 from lab.testbed.processes import Process, free_port
 from opensled.core.errors import Loading, Unreachable
 from tests.slow_start import DONE, PIPE
@@ -245,6 +246,21 @@ def hasty(monkeypatch):
 def test_a_device_does_not_wait_for_ever(answers, error, hasty):
     with pytest.raises(error, match=str(answers[-1])):
         asyncio.run(loading_server.describe_when_loaded(Told(*answers)))
+
+
+@pytest.mark.parametrize(("to_listen", "waits"), [(0.0, False), (60.0, True)])
+def test_a_server_that_is_started_later_is_waited_for_by_those_who_serve(to_listen, waits, hasty, capsys):
+    """`edge`, half a second before `serve`, ended."""
+    nobody = Unreachable(f"no server answers: {NOTHING_LISTENS}; start one")
+    told = Told(nobody, nobody, Loading("still"), "facts")
+    describing = loading_server.describe_when_loaded(told, to_listen)
+    if not waits:
+        with pytest.raises(Unreachable):
+            asyncio.run(describing)
+        return
+    assert asyncio.run(describing) == "facts"
+    said = capsys.readouterr().err
+    assert said.count("waiting 60 s for one") == 1 and "nothing listens there" in said
 
 
 def test_a_device_bears_the_moment_in_which_the_server_listens_anew(hasty):

@@ -267,7 +267,7 @@ def test_the_flags_of_the_demo_bring_every_device_in():
                     flags = _values(fleet.device(name))
                     who = {
                         "tls_ca": Path(flags["tls_ca"]),
-                        "identity": read_identity(flags["tls_cert"], flags["tls_key"]),
+                        "identity": read_identity(flags["client_cert"], flags["client_key"]),
                         "token": Path(flags["token_file"]).read_text(),
                     }
                     async with linked(address, tls=True, **who) as link:

@@ -101,7 +101,7 @@ def test_a_server_and_the_demo_write_nothing_else(home, cold_start):
     with Process(["serve", "--model", "tiny", "--listen", "127.0.0.1:0", "--threads", "1"]) as server:
         server.wait_ready(60)
     run(
-        ["plan", "--device", "pi-5", "--link", "wifi-good", "--target", "dense-8b", "--pace", "10"],
+        ["plan", "--devices", "pi-5", "--link", "wifi-good", "--target", "dense-8b", "--pace", "10"],
         ["models", "eval", "--items-per-task", "1"],
         ["demo", "--model", "tiny"],
     )

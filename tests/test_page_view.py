@@ -78,7 +78,7 @@ def test_before_the_first_answer_nothing_is_claimed():
 
 
 @pytest.mark.parametrize(
-    ("changes", "encrypted"), [({}, False), ({"tls_ca": "ca.pem"}, True), ({"tls_cert": "a.pem"}, True)]
+    ("changes", "encrypted"), [({}, False), ({"tls_ca": "ca.pem"}, True), ({"client_cert": "a.pem"}, True)]
 )
 def test_whether_the_link_is_encrypted(changes, encrypted):
     async def scenario():

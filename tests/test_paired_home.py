@@ -18,7 +18,7 @@ from edge_client.link.link import Endpoint, Link
 from home.desk import home as home_module
 from home.desk.authority import names_in, read_certificate
 from home.desk.command import with_home
-from home.desk.devices import add_device, paired_devices, revoke_device
+from home.desk.devices import add_device, paired_devices, rename_device, revoke_device
 from home.desk.home import Home
 from opensled.core.errors import NotFound, Unauthorized, Unreachable, UsageError
 from opensled.core.files import write_whole
@@ -135,6 +135,22 @@ def test_lines_of_the_user_stay(home):
     assert home.tokens.read_text() == own
     with pytest.raises(NotFound, match="no device is called 'phone-2'"):
         revoke_device(home, "phone-2")
+
+
+def test_a_device_gets_another_name_and_keeps_its_token(home):
+    _, token = add_device(home, "raspberrypi", "10.0.0.2")
+    write_whole(home.tokens, home.tokens.read_bytes() + b"x" * 64 + b" desk max_sessions=2\n", private=True)
+    assert rename_device(home, "raspberrypi", "Kitchen") == "kitchen"
+    assert [device.name for device in paired_devices(home)] == ["kitchen", "desk"]
+    assert (
+        f"{token} kitchen # paired " in home.tokens.read_text()
+        and "desk max_sessions=2" in home.tokens.read_text()
+    )
+    for name, wish, error in (("kitchn", "hall", "did you mean kitchen"), ("kitchen", "desk", "is taken")):
+        with pytest.raises((NotFound, UsageError), match=error):
+            rename_device(home, name, wish)
+    with pytest.raises(NotFound, match="did you mean desk"):
+        revoke_device(home, "dsk")
 
 
 def test_paired_brings_its_own_files(tmp_path):

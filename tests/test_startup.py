@@ -29,7 +29,7 @@ from verify_server.start.startup import describe_target, next_command
         (
             {"tls_cert": "a", "tls_client_ca": "b"},
             "127.0.0.1:7411",
-            "opensled chat --tls-ca CA.pem --tls-cert CERT.pem --tls-key KEY.pem",
+            "opensled chat --tls-ca CA.pem --client-cert CERT.pem --client-key KEY.pem",
         ),
     ],
 )

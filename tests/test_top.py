@@ -264,7 +264,8 @@ def test_nobody_there_is_unreachable_with_the_next_step():
 
 def test_addresses_are_checked():
     assert addresses("a:1, b:2,a:1,") == ["a:1", "b:2"]
-    for bad in ("", " , ", "nonsense", "a:1,b"):
+    assert addresses("5,a") == ["127.0.0.1:5", "a:9410"]
+    for bad in ("", " , ", "a:x", "a:1,b:"):
         with pytest.raises(UsageError):
             addresses(bad)
 

@@ -77,8 +77,8 @@ async def _pull(config: DraftPullConfig, signer: Signer) -> tuple[Kept, bool]:
             config.token_file,
             config.tls,
             config.tls_ca,
-            config.tls_cert,
-            config.tls_key,
+            config.client_cert,
+            config.client_key,
             config.tls_name,
         )
     )

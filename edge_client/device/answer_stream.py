@@ -49,6 +49,7 @@ class AnswerStream:
             tools = task.guide.callable if task.guide else ()
             self._text.think(reader_of(info.thoughts, tokenizer, self._truth.tokens, tools))
         self._prompt: tuple[PromptToken, ...] = ()  # that no chunk has had yet
+        self._last: Chunk | None = None  # once it is known, and until its reader has it
         session.hear_prefill = self._hear
         self._ends = end_rules(info, task, self._truth)
         self._stats = Stats(prompt_tokens=len(self._truth), completion_tokens=0, rule=session.rule)
@@ -89,13 +90,19 @@ class AnswerStream:
         )
         reason = "stop" if self._text.stopped_by else self._truth.finish_reason
         if not reason:
-            return replace(chunk, provisional=self._guess())
+            return replace(chunk, provisional=self._guess(), cut=self._cut)
+        self._last = replace(self._end(chunk, reason), stopped_by=self._text.stopped_by)
         await self._stop()
         self._stats.seconds, self._stats.wasted = self._seconds, self._drafting.wasted
-        self._stats.cached_tokens = self._session.cached
         self._telemetry.finish(self._stats, reason)
-        ended = chunk.finish(reason, self._stats, *self._text.end())
-        return replace(ended, stopped_by=self._text.stopped_by)
+        return self._last
+
+    def _cut(self) -> Chunk:
+        return self._last or self._end(Chunk("", ()), "length")
+
+    def _end(self, chunk: Chunk, reason: str) -> Chunk:
+        self._stats.seconds, self._stats.cached_tokens = self._seconds, self._session.cached
+        return chunk.finish(reason, self._stats, *self._text.end())
 
     async def aclose(self) -> None:
         """Give up what is under way, and count what it cost."""

@@ -17,6 +17,7 @@ from edge_client.device.device import Device, connect
 from edge_client.device.device_metrics import metrics
 from edge_client.device.prompt_config import GenerateConfig
 from edge_client.link import remote
+from edge_client.link.loading_server import START_S
 from edge_client.link.located import locate_server
 from edge_client.terminal.printed_answer import PrintedAnswer
 from home.pairing.pair_device import pair_first
@@ -146,6 +147,7 @@ async def _edge(config: EdgeConfig) -> int:
     from http_api.listening import listen, tell_api
     from http_api.loading import LoadingGate
     from http_api.server import ApiServer
+    from http_api.waiting_room import WAIT_SECONDS
 
     access = _access(config)
     guard, probes = _scraping(config, access), Probes(asyncio.get_running_loop())
@@ -159,7 +161,14 @@ async def _edge(config: EdgeConfig) -> int:
             probes.unready = lambda: device.unready
             view = DeviceView(device, config)
             gate.app = build_app(
-                device, access, ending, config.heartbeat, told, lenient=config.lenient, view=view
+                device,
+                access,
+                ending,
+                config.heartbeat,
+                told,
+                lenient=config.lenient,
+                view=view,
+                wait=WAIT_SECONDS,
             )
             heed(partial(_stop, server))
             show(_introduction(device, config.server))
@@ -173,7 +182,7 @@ async def _edge(config: EdgeConfig) -> int:
 @asynccontextmanager
 async def _connect_device(config: EdgeConfig) -> AsyncIterator[Device]:
     tell(f"asking {config.server} for its target")
-    device = await connect(config, config.parallel, shows_vetted=True)
+    device = await connect(config, config.parallel, shows_vetted=True, to_listen=START_S)
     try:
         yield device
     finally:
@@ -220,7 +229,8 @@ def _scraping(config: EdgeConfig, access: Access) -> ScrapeGuard:
 
     def admit(authorization: str) -> None:
         if not is_key(authorization, access.keys):
-            raise Unauthorized("this API requires a key of --http-keys; send it as Authorization: Bearer KEY")
+            what = "this is no key" if authorization else "this API requires a key"
+            raise Unauthorized(f"{what} of --http-keys; send one as Authorization: Bearer KEY")
 
     return scrape_guard(
         config.metrics,

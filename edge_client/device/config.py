@@ -3,20 +3,20 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from edge_client.drafters import OFF, plain_names
+from edge_client.drafters import AUTO, OFF, plain_names, require_drafter
 from edge_client.lengths import LENGTH_POLICIES
 from edge_client.lengths.base import UNADVISED, LengthOptions
 from edge_client.link.link_config import LinkConfig
 from edge_client.link.remote import RetryPolicy
 from edge_client.offline.modes import LOCAL_GIVE_UP, OFFLINE_MODES, STALL
 from http_api.backend import HEARTBEAT
+from opensled.cli.addresses import address_option
 from opensled.cli.config import option
 from opensled.core.errors import UsageError
 from opensled.core.messages import MATCH, MAX_DEVICE, MAX_PACE
-from opensled.net.address import host_port, web_origins
+from opensled.net.address import web_origins
 from opensled.process.logs import LEVELS
 
-AUTO = "auto"
 COLOR_CHOICES = ("auto", "always", "never")
 COLOR_HELP = "use colours; auto: on a terminal, unless NO_COLOR is set"
 
@@ -46,6 +46,7 @@ class DeviceConfig(LinkConfig):
         "accelerated:A (tables speed up draft model A), or your own module:Class. auto: chain:lookup,server with "
         "--draft-url; else chain:lookup,cacheback,llamacpp if a draft model fits the target, else lookup",
         metavar="NAME",
+        check=require_drafter,
         group="drafting",
         often=True,
     )
@@ -56,12 +57,14 @@ class DeviceConfig(LinkConfig):
         metavar="MODEL",
         often=True,
     )
-    draft_url: str = option(
+    draft_url: str = address_option(
         "",
         "let a server of yours draft: llama-server, Ollama, LM Studio, or another one with OpenAI's /v1/completions, "
         "such as http://mac.local:11434; it gets the text of all your prompts and answers",
-        metavar="URL",
         often=True,
+        port=11434,
+        scheme="http://",
+        metavar="URL",
     )
     draft_key: str = option(
         "",
@@ -166,13 +169,12 @@ class DeviceConfig(LinkConfig):
         "send frames of fixed sizes, which do not reveal to an observer how many tokens they hold",
         group="privacy",
     )
-    fallback: str = option(
+    fallback: str = address_option(
         "",
         "address of another server, for the time when --server is unreachable; the same credentials must hold there; "
         "usually the server above a relay",
-        metavar="HOST:PORT",
-        check=host_port,
         group="while the server is unreachable",
+        port=7411,
     )
     offline: str = option(
         STALL,
@@ -220,13 +222,12 @@ class EdgeConfig(DeviceConfig):
         often=True,
         typed=True,
     )
-    http: str = option(
+    http: str = address_option(
         "127.0.0.1:8411",
         "address of the HTTP API; port 0 = any free port",
-        metavar="HOST:PORT",
-        check=host_port,
         group="HTTP API of this device",
         often=True,
+        port=8411,
     )
     parallel: int = option(
         4,
@@ -257,13 +258,12 @@ class EdgeConfig(DeviceConfig):
         metavar="SECONDS",
         file_only=True,
     )
-    metrics: str = option(
+    metrics: str = address_option(
         "",
         "address for Prometheus metrics and health probes, for example 127.0.0.1:9411; other machines can read them "
         "with --http-keys and --http-tls-cert",
-        metavar="HOST:PORT",
-        check=host_port,
         group="metrics",
+        port=9411,
     )
     insecure_metrics: bool = option(
         False,
@@ -290,13 +290,12 @@ class CalibrateConfig(DeviceConfig):
 class DoctorConfig(DeviceConfig):
     """The device to examine: this one, as configured."""
 
-    http: str = option(
+    http: str = address_option(
         "127.0.0.1:8411",
         "address on which `opensled edge` would serve its HTTP API",
-        metavar="HOST:PORT",
-        check=host_port,
         group="examination and output",
         often=True,
+        port=8411,
     )
     root: str = option(
         "/", "folder with a copy of /proc, /sys and /etc of the board to examine", metavar="FOLDER"

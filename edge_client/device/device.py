@@ -42,6 +42,7 @@ from opensled.core.messages import MATCH, ModelInfo, Open
 from opensled.core.penalties import require_served
 from opensled.core.protocol import Truth
 from opensled.drafting.status import DraftStatus
+from opensled.models.store import require_known
 from opensled.net.address import is_local
 from opensled.process.load_thread import in_thread_that_ends
 from opensled.text.origins import possible
@@ -285,8 +286,12 @@ class Device:
         await self._link.close()
 
 
-async def connect(config: DeviceConfig, parallel: int = 1, shows_vetted: bool = False) -> Device:
-    """A device as configured. `shows_vetted`: see `Offline`."""
+async def connect(
+    config: DeviceConfig, parallel: int = 1, shows_vetted: bool = False, to_listen: float = 0.0
+) -> Device:
+    """A device as configured. `shows_vetted`: see `Offline`; `to_listen`: see `describe_when_loaded`."""
+    if not config.draft_url:  # else it is a name of that server's
+        require_known(config.draft_model)
     endpoint = endpoint_of(config)
     for server in filter(None, (config.server, config.fallback)):
         if endpoint.token and not endpoint.tls and not is_local(server):
@@ -294,7 +299,7 @@ async def connect(config: DeviceConfig, parallel: int = 1, shows_vetted: bool = 
     link, cache = Link(endpoint), user_path(config.cache_dir)
     memory = TargetMemory(cache, config.server) if config.offline == LOCAL_ONLY else None
     try:
-        factory, target = await _first_target(link, config, cache, memory)
+        factory, target = await _first_target(link, config, cache, memory, to_listen)
         pads(config.pad_frames, target.info)
         _tell_limit(config.draft_length, target.info.limits.max_draft)
     except BaseException:
@@ -333,7 +338,7 @@ def _length_policy(config: DeviceConfig, has_battery: bool) -> DraftLengthPolicy
 
 
 async def _first_target(
-    link: Link, config: DeviceConfig, cache: Path, memory: TargetMemory | None
+    link: Link, config: DeviceConfig, cache: Path, memory: TargetMemory | None, to_listen: float
 ) -> tuple[DrafterFactory, ServedTarget]:
     """The drafters and the target. A server that loads is waited for, and one that does not answer is an error, unless
     the target is remembered.
@@ -342,7 +347,7 @@ async def _first_target(
     """
     factory = FittingFactory(config)
     try:
-        await (link.describe() if memory and memory.recall() else describe_when_loaded(link))
+        await (link.describe() if memory and memory.recall() else describe_when_loaded(link, to_listen))
     except Unreachable as error:
         if memory is None:
             raise
@@ -361,8 +366,8 @@ def endpoint_of(config: DeviceConfig) -> Endpoint:
         config.token_file,
         config.tls,
         config.tls_ca,
-        config.tls_cert,
-        config.tls_key,
+        config.client_cert,
+        config.client_key,
         config.tls_name,
     )
     return replace(found, fallback=config.fallback)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from edge_client.device.config import AUTO, DeviceConfig
+from edge_client.device.config import DeviceConfig
 from edge_client.device.known_drafts import HOW_TO_GET_ONE, choose_drafter, draft_of, without_model
-from edge_client.drafters import DRAFTERS, OFF, asks_server
+from edge_client.drafters import AUTO, DRAFTERS, OFF, asks_server
 from edge_client.drafters.base import Drafter, DrafterFactory, DrafterOptions
 from edge_client.drafters.none import NoneFactory
 from edge_client.drafters.threads import model_drafter

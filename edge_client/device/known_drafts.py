@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TypeVar
 
-from edge_client.device.config import AUTO, DeviceConfig
-from edge_client.drafters import OFF
+from edge_client.device.config import DeviceConfig
+from edge_client.drafters import AUTO, OFF
 from opensled.models.model_pairs import pair_of
 from opensled.models.store import is_here
 

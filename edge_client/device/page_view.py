@@ -54,7 +54,7 @@ class DeviceView:
                 "address": self._config.server,
                 "away": device.server_away,
                 "refusal": device.refusal,
-                "tls": bool(self._config.tls or self._config.tls_ca or self._config.tls_cert),
+                "tls": bool(self._config.tls or self._config.tls_ca or self._config.client_cert),
                 "opening_s": counts.opening_s,
                 "reopened": counts.reopened,
             },

@@ -59,7 +59,7 @@ def calibrate(config: CalibrateConfig) -> int:
     print(f"{profile.name}, {drafter} {config.draft_model}")
     lines = [*speed_lines(speed, measured.load), *link_lines(config.server, link, complaint)]
     print("\n".join(map(visible_line, lines)))
-    plan = f"opensled plan --device {THIS_MACHINE} --draft {size_of(config.draft_model)}"
+    plan = f"opensled plan --devices {THIS_MACHINE} --draft {size_of(config.draft_model)}"
     print(f"written to {path}" + ("" if config.out else f"; --threads 0, opensled doctor and {plan} use it"))
     return 0
 

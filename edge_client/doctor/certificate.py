@@ -41,13 +41,13 @@ async def check_tls(config: DeviceConfig, peer: Peer) -> list[Finding]:
     except ssl.SSLCertVerificationError as error:
         return [_report_refusal(error, validity, peer.host, config.tls_ca)]
     except ssl.SSLError as error:
-        return [_broken(error, bool(config.tls_cert))]
+        return [_broken(error, bool(config.client_cert))]
     except (OSError, asyncio.TimeoutError) as error:
         return [_no(f"the TLS handshake broke: {error or 'no answer'}", "see the server's log")]
     if greeting == "closed":  # gRPC's servers send no alert
         return [
             _lifetime(validity),
-            _shut_out(bool(config.tls_cert), "it ends the connection after the handshake"),
+            _shut_out(bool(config.client_cert), "it ends the connection after the handshake"),
         ]
     return [_lifetime(validity), report_greeting(greeting)]
 
@@ -87,7 +87,7 @@ def _broken(error: ssl.SSLError, has_own: bool) -> Finding:
     reason = (error.reason or str(error)).upper()
     shown = reason.lower().replace("_", " ")
     if reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
-        return _no("the server speaks without TLS", "leave out --tls, --tls-ca and --tls-cert")
+        return _no("the server speaks without TLS", "leave out --tls, --tls-ca and --client-cert")
     if any(sign in reason for sign in ("CERTIFICATE", "UNKNOWN_CA", "HANDSHAKE_FAILURE")):
         return _shut_out(has_own, f"it refuses the handshake ({shown})")
     return _no(f"the TLS handshake failed: {shown}", "see the server's log")
@@ -105,7 +105,7 @@ def _shut_out(has_own: bool, sign: str) -> Finding:
     return fail(
         "own certificate",
         f"the server seems to ask this device for a certificate, and none is configured: {sign}",
-        "--tls-cert FILE --tls-key FILE",
+        "--client-cert FILE --client-key FILE",
         Unauthorized,
     )
 

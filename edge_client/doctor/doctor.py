@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 import opensled
-from edge_client.device.config import AUTO, DoctorConfig
+from edge_client.device.config import DoctorConfig
 from edge_client.device.known_drafts import choose_drafter
 from edge_client.doctor.board import HERE, check_board
 from edge_client.doctor.draft import LOAD_SECONDS, DraftReport, check_draft
@@ -25,12 +25,11 @@ from edge_client.doctor.machine import check_machine
 from edge_client.doctor.model_files import check_files, with_edge_section
 from edge_client.doctor.server_checks import ServerReport, check_server
 from edge_client.doctor.trial import TRIAL_SECONDS, GainReport
+from edge_client.drafters import AUTO
 from edge_client.link.located import locate_server
 from hw_profiles import catalog
 from hw_profiles.detect import require_board
 from opensled.cli.colour import Palette, palette
-from opensled.cli.config import options
-from opensled.cli.main import CONFIGS, VERBS
 from opensled.core.errors import OpenSledError, UsageError
 from opensled.process import logs
 
@@ -79,7 +78,7 @@ def _groups(
     return {
         "this installation": _locally("installation", lambda: check_install(config)),
         "this machine": _both(board, _locally("machine", lambda: check_machine(config))),
-        "files and ports": _locally("files", lambda: check_files(config, variables())),
+        "files and ports": _locally("files", lambda: check_files(config)),
         f"server {config.server}": _findings_of(server),
         _draft_heading(config): _findings_of(draft),
         GAIN: _findings_of(_fill("drafting", gain, compared, GAIN_SECONDS)),
@@ -188,12 +187,6 @@ def _document(findings: list[Finding], code: int, gain: GainReport) -> dict[str,
         "findings": [finding.as_json() for finding in findings],
         "prediction": gain.prediction.as_json() if gain.prediction else None,
     }
-
-
-def variables() -> set[str]:
-    """The environment variables of all options of all commands that are here."""
-    found = [name for name, verb in VERBS.items() if verb.here]
-    return {item.variable for name in found for item in options(CONFIGS.get(name))}
 
 
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}

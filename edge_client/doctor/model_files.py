@@ -1,7 +1,6 @@
 """Checks the files of this device (configuration, secrets, cache) and the port of its API."""
 
 import errno
-import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -16,22 +15,19 @@ from opensled.cli import paired
 from opensled.cli.config_file import read_file
 from opensled.cli.config_trust import require_trust
 from opensled.core.errors import OpenSledError, UsageError
-from opensled.core.files import read_authorities, read_identity, read_secret_text, user_path
-from opensled.core.suggestion import nearest
+from opensled.core.files import CLIENT_FLAGS, read_authorities, read_identity, read_secret_text, user_path
 from opensled.net.address import host_port, join_host_port, listener
 
 Config = TypeVar("Config", bound=DeviceConfig)
 
 SCARCE = 100 << 20  # bytes; with less free space the cache soon cannot be written
-SWITCHES = {"OPENSLED_CONFIG", "OPENSLED_NO_CONFIG"}  # environment variables without an option
 
 
-def check_files(config: DoctorConfig, known: set[str]) -> list[Finding]:
-    """`known`: the environment variables of all options."""
+def check_files(config: DoctorConfig) -> list[Finding]:
+    """Configuration and pairing, secrets, the cache and the port."""
     return [
         *check_config_files(),
         *check_pairing(config),
-        check_environment(dict(os.environ), known),
         *check_secrets(config),
         check_cache(user_path(config.cache_dir)),
         check_port(config.http),
@@ -98,20 +94,6 @@ def _summary(document: dict[str, object]) -> str:
     )
 
 
-def check_environment(environ: dict[str, str], known: set[str]) -> Finding:
-    """Whether there is an OPENSLED_ variable that is not `known` and so has no effect."""
-    ours = sorted(name for name in environ if name.startswith("OPENSLED_"))
-    unknown = [name for name in ours if name not in known | SWITCHES]
-    if unknown:
-        near = nearest(unknown[0], known)
-        return warn(
-            "environment",
-            f"{', '.join(unknown)} is not an option of OpenSLED",
-            f"rename it to {near}" if near else f"unset {unknown[0]}",
-        )
-    return ok("environment", f"sets {', '.join(ours)}" if ours else "no OPENSLED_ variable is set")
-
-
 def check_secrets(config: DeviceConfig) -> list[Finding]:
     """The files with this device's credentials and with trusted certificates."""
     findings = []
@@ -121,10 +103,14 @@ def check_secrets(config: DeviceConfig) -> list[Finding]:
         findings.append(
             _readable("trusted certificates", config.tls_ca, lambda: read_authorities(config.tls_ca))
         )
-    if config.tls_cert or config.tls_key:
-        shown = f"{config.tls_cert} and {config.tls_key}"
+    if config.client_cert or config.client_key:
+        shown = f"{config.client_cert} and {config.client_key}"
         findings.append(
-            _readable("own certificate", shown, lambda: read_identity(config.tls_cert, config.tls_key))
+            _readable(
+                "own certificate",
+                shown,
+                lambda: read_identity(config.client_cert, config.client_key, CLIENT_FLAGS),
+            )
         )
     return findings
 

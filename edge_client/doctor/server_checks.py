@@ -57,7 +57,7 @@ async def check_server(config: DeviceConfig, report: ServerReport) -> None:
     finding, peer = await check_connection(host, addresses, port)
     if not report.note(finding) or peer is None:
         return
-    tls = config.tls or bool(config.tls_ca or config.tls_cert)
+    tls = config.tls or bool(config.tls_ca or config.client_cert)
     findings = await check_tls(config, peer) if tls else [await check_plain(peer)]
     if report.note(*findings):
         await _ask(config, tls, report)

@@ -18,8 +18,16 @@ DRAFTERS = Registry(
     },
 )
 
+AUTO = "auto"
 OFF = "off"  # in place of the file of a draft table: use none
 COMPOSED = ("chain", "accelerated")  # made of other drafters, which are named after a colon
+
+
+def require_drafter(name: str) -> None:
+    """Raises UsageError, which names the choices, for what is no drafter, nor made of drafters."""
+    kind, _, parts = name.partition(":")
+    for part in parts.split(",") if kind in COMPOSED and parts else [name]:
+        DRAFTERS.require(part.strip(), AUTO)
 
 
 def asks_server(name: str) -> bool:

@@ -18,7 +18,7 @@ from edge_client.link.link_presence import presence
 from edge_client.link.moves import destination
 from opensled.core.distribution import UPDATE_SERVER
 from opensled.core.errors import InvalidRequest, OpenSledError, ProtocolError, Unreachable, Unsupported
-from opensled.core.files import Identity, read_authorities, read_identity
+from opensled.core.files import CLIENT_FLAGS, Identity, read_authorities, read_identity
 from opensled.core.messages import ClientMessage, ModelInfo, Opened, ServerMessage
 from opensled.net.outward import grpc_way, system_authorities
 from opensled.process.watched_file import Watched
@@ -75,7 +75,7 @@ def endpoint_at(
         tokens=tokens,
         tls=tls or bool(tls_ca or tls_cert),
         tls_ca=Path(tls_ca) if tls_ca else None,
-        identity=read_identity(tls_cert, tls_key),
+        identity=read_identity(tls_cert, tls_key, CLIENT_FLAGS),
         tls_name=tls_name,
     )
 

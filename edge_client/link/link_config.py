@@ -1,36 +1,31 @@
 """Options of all device commands that connect to a server: its address, and this device's credentials."""
 
 from dataclasses import dataclass
+from functools import partial
 
+from opensled.cli.addresses import address_option, server_address
 from opensled.cli.config import option
-from opensled.net.address import MDNS, host_port
-
-
-def server_place(server: str) -> None:
-    """Raises UsageError unless `server` is HOST:PORT or the word for discovery."""
-    if server != MDNS:
-        host_port(server)
 
 
 @dataclass(frozen=True)
 class LinkConfig:
     """How a device reaches its server."""
 
-    server: str = option(
+    server: str = address_option(
         "127.0.0.1:7411",
         "address of the server (opensled serve); mdns = find the server that announces itself on this network",
-        metavar="HOST:PORT",
-        check=server_place,
         paired=True,
         group="server",
         often=True,
+        port=7411,
+        read=partial(server_address, port=7411),
     )
     token_file: str = option(
         "",
         "file with this device's bearer token for the server, file mode 600",
         metavar="FILE",
         often=True,
-        sent_to=("server", "fallback", "tls", "tls_ca", "tls_cert", "tls_name"),
+        sent_to=("server", "fallback", "tls", "tls_ca", "client_cert", "tls_name"),
         paired=True,
     )
     tls: bool = option(
@@ -50,7 +45,7 @@ class LinkConfig:
         "host name that the server's certificate must have; default: the host of --server",
         metavar="HOST",
     )
-    tls_cert: str = option(
+    client_cert: str = option(
         "", "this device's certificate (PEM), for servers that require one; turns TLS on", metavar="FILE"
     )
-    tls_key: str = option("", "private key of --tls-cert (PEM), file mode 600", metavar="FILE")
+    client_key: str = option("", "private key of --client-cert (PEM), file mode 600", metavar="FILE")

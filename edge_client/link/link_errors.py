@@ -19,6 +19,7 @@ from opensled.net.outward import grpc_proxy
 _LATE_WRITE = "Internal error from Core"
 _LOST = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
 
+NOTHING_LISTENS = "nothing listens there"
 _OTHER_PROGRAM = (
     "another program listens there",
     "name the address of `opensled serve`, not of a device's API; its usual port is 7411",
@@ -81,7 +82,7 @@ def _cause_and_remedy(detail: str, server: str, tls: bool) -> str:
         if part in detail:
             return f": {cause}; {remedy}"
     if "Connection refused" in detail:
-        return f": nothing listens there; {_start(server)}"
+        return f": {NOTHING_LISTENS}; {_start(server)}"
     if "Socket closed" in detail or "Connection reset" in detail:
         return f": it ended the connection; {_tls_remedy(tls)}"
     if proxy := grpc_proxy(server):
@@ -103,5 +104,8 @@ def _start(server: str) -> str:
 
 def _tls_remedy(tls: bool) -> str:
     if tls:
-        return "if it asks devices for certificates, add --tls-cert and --tls-key"
-    return "if it speaks TLS, add --tls, or --tls-ca FILE for an authority of your own"
+        return "if it asks devices for certificates, add --client-cert and --client-key"
+    return (
+        "if it speaks TLS, pair this device (opensled pair there, opensled edge --pair CODE here), or add --tls, or "
+        "--tls-ca FILE for an authority of your own"
+    )

@@ -10,7 +10,7 @@ from edge_client.link.link_config import LinkConfig
 from home import discovery
 from opensled.cli import paired
 from opensled.core.errors import UsageError
-from opensled.core.files import read_authorities, read_identity, user_path
+from opensled.core.files import CLIENT_FLAGS, read_authorities, read_identity, user_path
 from opensled.net.address import MDNS, host_port
 from opensled.net.outward import tls_context
 from opensled.process.logs import tell
@@ -27,7 +27,7 @@ def locate_server(config: Configured) -> Configured:
     """
     if config.server != MDNS:
         return config
-    if not (config.tls or config.tls_ca or config.tls_cert):
+    if not (config.tls or config.tls_ca or config.client_cert):
         raise UsageError(
             "--server mdns needs a server that can prove its identity: pair this device first (opensled edge --pair "
             "CODE), or add --tls-ca FILE"
@@ -43,8 +43,8 @@ def trusting_context(config: LinkConfig) -> ssl.SSLContext:
     """A TLS context of what this device trusts. Raises UsageError or NotFound for files it cannot use."""
     context = tls_context(read_authorities(config.tls_ca).decode("ascii", "ignore") if config.tls_ca else "")
     context.set_alpn_protocols(["h2"])  # which gRPC requires
-    if read_identity(config.tls_cert, config.tls_key):
-        context.load_cert_chain(user_path(config.tls_cert), user_path(config.tls_key))
+    if read_identity(config.client_cert, config.client_key, CLIENT_FLAGS):
+        context.load_cert_chain(user_path(config.client_cert), user_path(config.client_key))
     return context
 
 

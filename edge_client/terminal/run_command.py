@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from edge_client.device.config import AUTO
 from edge_client.device.known_drafts import LOOKUP, draft_of
 from edge_client.device.prompt_config import ChatConfig
+from edge_client.drafters import AUTO
 from edge_client.terminal.run_config import RunConfig
 from hw_profiles.detect import usable_cores
 from opensled.cli.child_server import ChildServer
@@ -24,6 +24,7 @@ from opensled.models.store import (
     is_here,
     missing,
     model_files,
+    require_known,
 )
 from opensled.process.logs import tell
 
@@ -35,6 +36,7 @@ SMALLER = 0.5
 
 def run(config: RunConfig) -> int:
     """Chat until the user leaves; the server ends with it. Raises what `opensled pull`, `serve` and `chat` raise."""
+    require_known(config.draft_model)
     _fetch(config.name)
     draft = config.draft_model or _draft(config.name)
     tell(f"starting {config.name} on this machine{f', and {draft} to draft for it' if draft else ''}")

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from edge_client.device.config import AUTO, COLOR_CHOICES, COLOR_HELP
+from edge_client.device.config import COLOR_CHOICES, COLOR_HELP
+from edge_client.drafters import AUTO, require_drafter
 from opensled.cli.config import option
 from opensled.process.logs import LEVELS
 
@@ -46,7 +47,7 @@ class RunConfig:
         "draft model: a name, a file or a folder; default: the model that belongs to the target",
         metavar="MODEL",
     )
-    drafter: str = option(AUTO, "drafter, see opensled chat --help", metavar="NAME")
+    drafter: str = option(AUTO, "drafter, see opensled chat --help", metavar="NAME", check=require_drafter)
     color: str = option("auto", COLOR_HELP, choices=COLOR_CHOICES)
     history: bool = option(True, "save typed lines, for the arrow keys in the next conversation")
     log_level: str = option("warning", "minimum level of log messages", choices=LEVELS)

@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from home.desk.config import PairConfig, PairListConfig, PairRevokeConfig
+from home.desk.config import PairConfig, PairListConfig, PairRenameConfig, PairRevokeConfig
 from home.pairing import PAIRING_PORT
 from home.pairing.code import new_code
 from opensled.core.errors import NotFound, OpenSledError, UsageError
@@ -144,6 +144,19 @@ def list_paired(config: PairListConfig) -> int:
         print(visible_line(f"{device.name:20} {how}"))
     if not devices:
         print("no device is paired; run: opensled pair")
+    return 0
+
+
+def rename(config: PairRenameConfig) -> int:
+    """Call a device otherwise."""
+    from home.desk.devices import rename_device
+
+    home = _existing(config.folder)
+    if home is None:
+        raise NotFound("no device is paired; run: opensled pair")
+    new = rename_device(home, config.name, config.new)
+    words = f"{config.name} is called {new} now; a running server knows it so within a second"
+    print(json.dumps({"renamed": config.name, "name": new}) if config.json else visible_line(words))
     return 0
 
 

@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass
 
 from home.pairing import PAIRING_PORT
+from opensled.cli.addresses import address_option
 from opensled.cli.config import option
 from opensled.core.errors import UsageError
-from opensled.net.address import host_port
 from opensled.process.logs import LEVELS
 from verify_server.options.access_config import FOLDER_HELP
 
@@ -39,16 +39,23 @@ class PairRevokeConfig:
 
 
 @dataclass(frozen=True)
+class PairRenameConfig(PairRevokeConfig):
+    """The device to call otherwise."""
+
+    new: str = option("", "its new name: a-z, 0-9 and dashes", positional=True, metavar="NEW")
+
+
+@dataclass(frozen=True)
 class PairConfig:
     """Pairing one device."""
 
     folder: str = option("", FOLDER_HELP, metavar="FOLDER")
-    listen: str = option(
+    listen: str = address_option(
         f"0.0.0.0:{PAIRING_PORT}",
         "address that the device connects to for pairing; port 0 = any free port",
-        metavar="HOST:PORT",
-        check=host_port,
         apart=True,
+        port=PAIRING_PORT,
+        host="0.0.0.0",
     )
     server_port: int = option(
         7411,

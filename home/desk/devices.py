@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 from home.desk.home import Home
 from home.pairing.handover import safe_name
-from opensled.core.errors import NotFound
+from opensled.core.errors import NotFound, UsageError
 from opensled.core.files import read_secret_text, write_whole
+from opensled.core.suggestion import did_you_mean
 from verify_server.access.security import LOCAL_TENANT
 
 TOKEN_BYTES = 32
@@ -51,8 +52,32 @@ def revoke_device(home: Home, name: str) -> None:
         lines = _lines(home)
         kept = [line for line in lines if (device := _device(line)) is None or device.name != name]
         if len(kept) == len(lines):
-            raise NotFound(f"no device is called {name!r}; see: opensled pair list")
+            known = (device.name for device in map(_device, lines) if device)
+            raise NotFound(
+                f"no device is called {name!r}; see: opensled pair list{did_you_mean(name, known)}"
+            )
         _write(home, kept)
+
+
+def rename_device(home: Home, name: str, wish: str) -> str:
+    """Call the device `name` as `wish`, as far as that is safe; its token stays. Returns the new name.
+
+    Raises NotFound without such a device, UsageError for a name that is taken.
+    """
+    with home.lock_folder():
+        lines = _lines(home)
+        named = [(line, _device(line)) for line in lines]
+        known = {device.name for _, device in named if device}
+        if name not in known:
+            raise NotFound(
+                f"no device is called {name!r}; see: opensled pair list{did_you_mean(name, known)}"
+            )
+        new = safe_name(wish)
+        if new in {*known, LOCAL_TENANT}:
+            raise UsageError(f"the name {new!r} is taken; choose another")
+        pattern = re.compile(rf"^(\s*\S+\s+){re.escape(name)}(?!\S)")
+        _write(home, [pattern.sub(rf"\g<1>{new}", line) if device else line for line, device in named])
+    return new
 
 
 def _lines(home: Home) -> list[str]:

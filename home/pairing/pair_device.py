@@ -13,6 +13,7 @@ from home.pairing import PAIRING_PORT
 from home.pairing.code import read_code
 from home.pairing.handover import Grant, PairRequest, is_host, read_grant
 from opensled.cli import paired
+from opensled.cli.addresses import whole_address
 from opensled.core.errors import ProtocolError, Unreachable, UsageError
 from opensled.net.address import host_port, join_host_port
 from opensled.process.logs import tell
@@ -44,9 +45,8 @@ def pair_first(config: EdgeConfig) -> EdgeConfig:
 
 
 def _place(given: str) -> tuple[str, int]:
-    """(host, port) of HOST, HOST:PORT, an IPv6 address or [IPv6]:PORT; raises UsageError."""
-    bare = is_host(given.strip("[]")) and not given.endswith("]:")
-    host, port = (given.strip("[]"), PAIRING_PORT) if bare else host_port(given)
+    """(host, port) of the server's pairing port; raises UsageError."""
+    host, port = host_port(whole_address(given, PAIRING_PORT))
     if not is_host(host):
         raise UsageError(f"{given!r} is not a host; write HOST or HOST:PORT as opensled pair shows it")
     return host, port

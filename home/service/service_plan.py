@@ -18,7 +18,6 @@ from home.service.unit_files import read_ours
 from home.service.unit_text import Facts, drop_ins, facts_of, hindrances, program, unit
 from opensled.cli.child_server import clean_environment
 from opensled.core.errors import NotFound
-from opensled.net.address import web_address
 
 SYSTEM_CACHE = Path("/var/cache")  # CacheDirectory= of a service lies there
 
@@ -124,7 +123,7 @@ def _page(service: str, flags: Sequence[Given]) -> str:
     address = value_of(flags, service, "http")
     if not address:
         return ""
-    host, _, port = web_address(address).rpartition(":")
+    host, _, port = address.rpartition(":")
     name = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]", "": "127.0.0.1"}.get(host, host)
     certified = ("http_tls_cert",) if service == "edge" else ("tls_cert", "paired")
     cert = any(value_of(flags, service, name) for name in certified)

@@ -24,6 +24,7 @@ from http_api.ollama.answer_lines import LineStream, OllamaReply, without_prompt
 from http_api.ollama.ollama_requests import OllamaRequest, chat_request, generate_request
 from http_api.responses import to_json
 from http_api.token_routes import embeddings
+from http_api.waiting_room import WaitingRoom
 from opensled.core.errors import Unsupported
 from opensled.core.messages import ModelInfo
 
@@ -39,10 +40,10 @@ Read = Callable[[dict[str, Any], ModelInfo], OllamaRequest]
 
 
 def ollama_routes(
-    backend: Backend, ending: asyncio.Event, heartbeat: float, is_lenient: bool
+    backend: Backend, ending: asyncio.Event, heartbeat: float, is_lenient: bool, waiting: WaitingRoom
 ) -> list[BaseRoute]:
     """The routes of one backend; the arguments as of `build_app`."""
-    api = OllamaApi(backend, ending, heartbeat, is_lenient)
+    api = OllamaApi(backend, ending, heartbeat, is_lenient, waiting)
     routes = [
         Route("/chat", partial(api.answer, chat_request), methods=["POST"]),
         Route("/generate", partial(api.answer, generate_request), methods=["POST"]),
@@ -68,13 +69,10 @@ class OllamaApi:
         ending: asyncio.Event,
         heartbeat: float,
         is_lenient: bool,
+        waiting: WaitingRoom,
     ) -> None:
-        self._backend, self._ending, self._heartbeat, self._is_lenient = (
-            backend,
-            ending,
-            heartbeat,
-            is_lenient,
-        )
+        self._backend, self._ending, self._waiting = backend, ending, waiting
+        self._heartbeat, self._is_lenient = heartbeat, is_lenient
         self._since = models.timestamp()
 
     async def answer(self, read: Read, request: Request) -> Response:
@@ -92,7 +90,7 @@ class OllamaApi:
         answer = self._backend.answering(request.scope)
         if alone:
             answer = by_itself(answer)
-        chunks = merge(answer, [asked.task], asked.respell, self._ending)
+        chunks = merge(answer, [asked.task], asked.respell, self._ending, self._waiting)
         if not asked.stream:
             told = await run_while_connected(request.receive, whole(chunks, reply))
             return _json(told, reply.headers)

@@ -44,7 +44,7 @@ class DemoConfig:
 class PlanConfig:
     """Devices, their link, a target, a pace for the users, and prices."""
 
-    device: str = option(
+    devices: str = option(
         "orin-nano-super",
         "kind of the devices: a profile (opensled profile list) or a common name, for example pi",
         group="devices and their link",

@@ -51,18 +51,18 @@ class FleetFlags:
 
     def server(self) -> Sequence[str]:
         return (
-            *self._identity("server"),
+            *self._identity("server", "tls"),
             *("--tls-client-ca", self._path("ca.pem"), "--tokens", self._path("tokens")),
         )
 
     def device(self, name: str) -> Sequence[str]:
         return (
-            *self._identity(name),
+            *self._identity(name, "client"),
             *("--tls-ca", self._path("ca.pem"), "--token-file", self._path(f"{name}.token")),
         )
 
-    def _identity(self, name: str) -> tuple[str, ...]:
-        return "--tls-cert", self._path(f"{name}.pem"), "--tls-key", self._path(f"{name}.key")
+    def _identity(self, name: str, whose: str) -> tuple[str, ...]:
+        return f"--{whose}-cert", self._path(f"{name}.pem"), f"--{whose}-key", self._path(f"{name}.key")
 
     def _write_pair(self, name: str, cert: bytes, key: bytes) -> None:
         self._write(f"{name}.pem", cert)

@@ -118,10 +118,9 @@ class ChildServer:
 
 
 def clean_environment(*kept: str) -> dict[str, str]:
-    """The environment without the user's OPENSLED_* variables, but those `kept`, and without configuration files, nor
-    what devices remember."""
+    """The environment without the user's OPENSLED_* variables, but those `kept`, and without configuration files."""
     inherited = {
         name: value for name, value in os.environ.items() if not name.startswith("OPENSLED_") or name in kept
     }
     # Files of the current folder may be named as modules are
-    return {**inherited, "OPENSLED_NO_CONFIG": "1", "OPENSLED_REMEMBER": "off", "PYTHONSAFEPATH": "1"}
+    return {**inherited, "OPENSLED_NO_CONFIG": "1", "PYTHONSAFEPATH": "1"}

@@ -4,6 +4,7 @@
 """
 
 import os
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
@@ -15,9 +16,13 @@ from opensled.cli.config_file import ConfigFile, dashed
 from opensled.cli.config_trust import require_trust
 from opensled.core.errors import UsageError
 from opensled.core.files import user_path
+from opensled.core.suggestion import did_you_mean
 
 Config = TypeVar("Config")
 
+# Variables that all commands read, and that are no option of all; Kubernetes sets others for a service of our name
+SWITCHES = ("OPENSLED_CONFIG", "OPENSLED_NO_CONFIG", "OPENSLED_CACHE_DIR")
+FOREIGN = re.compile(r"OPENSLED(_\w+)?_(SERVICE|PORT)(_\w+)?")
 FOLDER_FILE = Path("opensled.toml")  # of the current folder, which may be a stranger's
 WORDS = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
 
@@ -33,9 +38,11 @@ def option(
     positional: bool = False,
     rest: bool = False,
     optional: bool = False,
+    bare: bool = False,
     typed: bool = False,
     paired: bool = False,
     check: Callable[[Any], object] | None = None,
+    read: Callable[[Any], Any] | None = None,
     sent_to: tuple[str, ...] = (),
     group: str = "",
     often: bool = False,
@@ -46,8 +53,9 @@ def option(
 ) -> Any:
     """A dataclass field with a flag, an environment twin and a key in the configuration files.
 
-    A value lies in [low, high] and among `choices`; `check` raises UsageError for an invalid value. A
-    positional argument comes from the command line only; `rest`: it is all that follows `--`, a tuple of str.
+    A value lies in [low, high] and among `choices`; `check` raises UsageError for an invalid value, and `read` makes of
+    what was written what is meant. A positional argument comes from the command line only; `rest`: it is all that
+    follows `--`, a tuple of str. `bare`: its value may stand first, without the flag.
     `sent_to`: for the file of a secret, the fields that name the server it is sent to and protect it on its way
     (opensled/cli/config_trust.py). `group`: title in the help of this
     option and those that follow it in its class; `often`: used so often that the short help shows it. `apart`: other
@@ -58,7 +66,7 @@ def option(
     rarely set, and has no flag, only a key and a variable. `table`: one of TABLES, in which its key stands instead of
     in the table of its verb; it is `file_only`, too.
     """
-    rules = {"choices": choices, "low": low, "high": high, "check": check}
+    rules = {"choices": choices, "low": low, "high": high, "check": check, "read": read}
     facts = {
         "help": help,
         "metavar": metavar,
@@ -68,6 +76,7 @@ def option(
     }
     facts |= {"group": group, "often": often, "apart": apart}
     facts |= {"optional": optional, "typed": typed, "paired": paired, "several": several}
+    facts["bare"] = bare
     facts |= {"file_only": file_only or bool(table), "table": table}
     return field(default=default, metadata=facts | rules)
 
@@ -126,6 +135,10 @@ class Option:
         return bool(self.metadata["rest"])
 
     @property
+    def bare(self) -> bool:
+        return bool(self.metadata["bare"])
+
+    @property
     def several(self) -> bool:
         return bool(self.metadata["several"])
 
@@ -150,23 +163,21 @@ class Option:
         right = (int, float) if self.kind is float else self.kind
         if not isinstance(value, right) or (isinstance(value, bool) and self.kind is not bool):
             raise UsageError(f"{source}: {value!r} is not {_SPELLED[self.kind]}")
-        problem = self._problem(value)
-        if problem:
-            raise UsageError(f"{source}: {problem}")
-        return self.kind(value)
+        try:
+            return self._read(self.kind(value), value)
+        except UsageError as error:
+            raise UsageError(f"{source}: {error}") from None
 
-    def _problem(self, value: Any) -> str:
+    def _read(self, value: Any, written: Any) -> Any:
         choices, low, high, check = (self.metadata[rule] for rule in ("choices", "low", "high", "check"))
         if choices and value not in choices:
-            return f"{value!r} is not one of {', '.join(choices)}"
+            near = did_you_mean(value, choices) if self.kind is str else ""
+            raise UsageError(f"{value!r} is not one of {', '.join(choices)}{near}")
         if self.kind in (int, float) and not low <= value <= high:
-            return f"{value!r} is out of range: it must be {_range(low, high)}"
-        try:
-            if check:
-                check(value)
-        except UsageError as error:
-            return str(error)
-        return ""
+            raise UsageError(f"{written!r} is out of range: it must be {_range(low, high)}")
+        if check:
+            check(value)
+        return self.metadata["read"](value) if self.metadata["read"] else value
 
 
 _SPELLED = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}

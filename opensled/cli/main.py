@@ -138,6 +138,7 @@ def _run_verb(name: str, argv: list[str]) -> int:
     found = config.merge_layers(kind, name.replace(" ", "."), flags, sections=sections, keys=_keys)
     resolved = kind(**found.values)
     logs.configure(getattr(resolved, "log_level", "warning"), getattr(resolved, "log_json", False))
+    _tell_unknown_variables(kind)
     if found.from_folder:
         logs.announce(f"{config.FOLDER_FILE} of this folder sets {', '.join(sorted(found.from_folder))}")
     command: Callable[[Any], int] = RUNS.get(name)
@@ -147,6 +148,21 @@ def _run_verb(name: str, argv: list[str]) -> int:
 
     with foreign_lines.capture():
         return command(resolved)
+
+
+def _tell_unknown_variables(kind: type) -> None:
+    """One line of the variables that no command reads."""
+    from opensled.cli.config import FOREIGN, SWITCHES, options
+
+    named = {name for name in os.environ if name.startswith("OPENSLED_") and not FOREIGN.fullmatch(name)}
+    ours = named - {*SWITCHES}
+    if not ours - {item.variable for item in options(kind)}:
+        return  # else the options of all commands are imported
+    known = [f"OPENSLED_{key.upper()}" for key in _keys()]
+    from opensled.process import logs
+
+    for name in sorted(ours - {*known}):
+        logs.announce(f"no command reads the variable {name}{did_you_mean(name, [*known, *SWITCHES])}")
 
 
 def parse_flags(name: str, argv: list[str]) -> dict[str, Any]:
@@ -242,6 +258,23 @@ class _OneMoreLine(argparse.Action):
         setattr(namespace, self.dest, f"{before}\n{values}".strip())
 
 
+class _Once(argparse.Action):
+    """Of a value that may stand with its flag or without it; raises UsageError for two that differ."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        _: str | None = None,
+    ) -> None:
+        if getattr(namespace, self.dest, values) != values:
+            raise UsageError(
+                f"{self.metavar}: {getattr(namespace, self.dest)} and {values}; give one of them"
+            )
+        setattr(namespace, self.dest, values)
+
+
 class _InFile(argparse.Action):
     """Raises UsageError for an option that has no flag; `table` of the file has its key."""
 
@@ -276,11 +309,22 @@ def _add(parser: _Parser, item: Any) -> None:
         parser.rest = item.name
     elif item.positional:
         nargs = "?" if item.optional else None
-        parser.add_argument(item.name, metavar=item.metavar, nargs=nargs, default=argparse.SUPPRESS)
+        parser.add_argument(
+            item.name,
+            metavar=item.metavar,
+            nargs=nargs,
+            default=argparse.SUPPRESS,
+            type=lambda text: item.parse(text, item.metavar),
+        )
     elif item.kind is bool:
         parser.add_argument(item.flag, action=argparse.BooleanOptionalAction)
     else:
-        kind = _OneMoreLine if item.several else "store"
+        kind: Any = _OneMoreLine if item.several else _Once if item.bare else "store"
         parser.add_argument(
             item.flag, action=kind, type=lambda text: item.parse(text, item.flag), metavar=item.metavar
         )
+    if item.bare:
+        parser.add_argument(
+            item.name, action=_Once, nargs="?", metavar=item.metavar, default=argparse.SUPPRESS,
+            type=lambda text: item.parse(text, item.metavar),
+        )  # fmt: skip

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from opensled.cli.addresses import whole_address
 from opensled.cli.config import option
 from opensled.cli.top_figures import Figures, figures
 from opensled.cli.top_view import frame
 from opensled.core.errors import OpenSledError, UsageError
 from opensled.metrics.scrape import Between, Sample, scrape
-from opensled.net.address import host_port
 
 HISTORY = 30  # figures kept for the small graph
 FIRST_WAIT = 0.5  # most seconds between the first two samples: a short wait before the first figures
@@ -25,9 +25,7 @@ QUIT = {"q", "Q", "\x04"}  # or Ctrl-D
 
 def addresses(listed: str) -> list[str]:
     """The addresses in a comma-separated list; raises UsageError."""
-    found = [address.strip() for address in listed.split(",") if address.strip()]
-    for address in found:
-        host_port(address)
+    found = [whole_address(address, 9410) for address in listed.split(",") if address.strip()]
     if not found:
         raise UsageError("name at least one metrics port, such as --metrics 127.0.0.1:9410")
     return list(dict.fromkeys(found))

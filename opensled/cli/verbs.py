@@ -50,6 +50,12 @@ VERBS = {
         "home.desk.config:PairListConfig",
         "home.desk.command:list_paired",
     ),
+    "pair rename": Verb(
+        "give a paired device another name",
+        "opensled pair rename raspberrypi kitchen",
+        "home.desk.config:PairRenameConfig",
+        "home.desk.command:rename",
+    ),
     "pair revoke": Verb(
         "withdraw the token of a paired device",
         "opensled pair revoke kitchen",
@@ -143,7 +149,7 @@ VERBS = {
     ),
     "plan": Verb(
         "predict speed and users for given hardware",
-        "opensled plan --accelerator rtx4090 --device pi --users 10",
+        "opensled plan --accelerator rtx4090 --devices pi --users 10",
         "lab.testbed.config:PlanConfig",
         "lab.testbed.planner.command:plan",
     ),

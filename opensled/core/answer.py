@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from opensled.core.images import Image
@@ -130,6 +130,8 @@ class Chunk:
     coarse_tools: tuple[str, ...] = ()  # on the first chunk, see `Opened`
     thoughts: str = ""  # what is thought, before `text`
     thought_tokens: int = 0  # tokens of thoughts, tags included, of those so far that no chunk has counted
+    # Makes the last chunk of an answer that ends behind this one, because who writes it ends; None = it cannot
+    cut: Callable[[], Chunk] | None = field(default=None, compare=False, repr=False)
 
     def finish(self, reason: str, stats: Stats, thoughts: str, text: str) -> Chunk:
         """It as the last chunk, with what was held back of the answer."""

@@ -147,6 +147,9 @@ class Identity:
     key: bytes = field(repr=False)
 
 
+CLIENT_FLAGS = ("--client-cert", "--client-key")
+
+
 def read_identity(
     cert: str, key: str, flags: tuple[str, str] = ("--tls-cert", "--tls-key")
 ) -> Identity | None:

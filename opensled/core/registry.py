@@ -11,6 +11,7 @@ from typing import Any
 
 from opensled.core import distribution
 from opensled.core.errors import UsageError
+from opensled.core.suggestion import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -27,15 +28,20 @@ class Registry:
     def names(self) -> list[str]:
         return list(self.entries)
 
+    def require(self, name: str, *others: str) -> None:
+        """Raises UsageError, which names the choices, for what is no name of it, none of `others`, and no path."""
+        if name not in self.entries and name not in others and not name.partition(":")[2]:
+            choices = [*others, *self.entries]
+            near = did_you_mean(name, choices)
+            raise UsageError(f"unknown {self.kind} {name!r}; choose from {', '.join(choices)}{near}")
+
     def get(self, name: str) -> Any:
         """The object behind `name`; raises UsageError naming the choices."""
         entry, colon, argument = name.partition(":")
         if colon and entry in self.entries:
             return partial(self.get(entry), argument)
-        path = self.entries.get(name, name)
-        module, _, attribute = path.partition(":")
-        if not attribute:
-            raise UsageError(f"unknown {self.kind} {name!r}; choose from {', '.join(self.entries)}")
+        self.require(name)
+        module, _, attribute = self.entries.get(name, name).partition(":")
         try:
             return getattr(importlib.import_module(module), attribute)
         except ImportError as error:

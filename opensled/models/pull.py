@@ -17,6 +17,7 @@ from typing import IO
 
 from opensled.cli.config import option
 from opensled.core.errors import ModelError, NotFound, UsageError
+from opensled.core.suggestion import did_you_mean
 from opensled.models import hub_names
 from opensled.models.download import keeping, require_room
 from opensled.models.draft_pull import drafts_of, make_draft
@@ -88,7 +89,8 @@ def _from_hub(name: str, revision: str) -> Pulled:
     parsed: HubName | None = hub_names.parse(_ADDRESS.sub("", name))
     if parsed is None:
         raise NotFound(
-            f"unknown model {name!r}; choose from {NAMES}, or give one on Hugging Face: ORG/REPO or ORG/REPO:QUANT",
+            f"unknown model {name!r}; choose from {NAMES}, or give one on Hugging Face: ORG/REPO or ORG/REPO:QUANT"
+            f"{did_you_mean(name, NAMES.split(', '))}",
             "model",
         )
     return pull_repository(parsed, revision)

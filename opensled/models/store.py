@@ -218,6 +218,13 @@ def is_name(name_or_path: str) -> bool:
     return name_or_path in own or hub_name(name_or_path) is not None
 
 
+def require_known(*names: str) -> None:
+    """Raises NotFound, with the nearest name, for what is neither a model's name nor a path that exists; "" is none."""
+    for name in names:
+        if name and not (is_name(name) or Path(name).expanduser().exists()):
+            raise NotFound(missing(name), "model")
+
+
 def model_file(name_or_path: str, pattern: str) -> Path:
     """The one file of a model that matches `pattern`, or the path itself if it names a file."""
     matches = _files(model_path(name_or_path, pattern), pattern)

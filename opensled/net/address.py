@@ -39,15 +39,6 @@ def bare_host(host: str) -> str:
     return host.removeprefix("::ffff:") if "." in host else host
 
 
-def web_address(address: str) -> str:
-    """HOST:PORT of "[HOST:]PORT": a port alone is one of the loopback address; "" stays "" (nowhere)."""
-    if not address:
-        return ""
-    whole = f"127.0.0.1:{address}" if address.isdigit() else address
-    host_port(whole)
-    return whole
-
-
 def join_host_port(host: str, port: int) -> str:
     """The address of both, as `host_port` reads it: an IPv6 address gets its brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -26,7 +26,7 @@ def rows(first: str) -> dict[str, list[str]]:
 
 def found(target: str, device: str, acceptance: str = "") -> Comparison:
     return compare(
-        PlanConfig(target=target, device=device, acceptance=acceptance, weight_bits=4, context=4096, pace=10)
+        PlanConfig(target=target, devices=device, acceptance=acceptance, weight_bits=4, context=4096, pace=10)
     )
 
 

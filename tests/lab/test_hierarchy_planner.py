@@ -170,7 +170,7 @@ def test_a_hub_nearby_with_a_good_model_makes_a_hierarchy() -> None:
     )
     plan = make_hierarchy_plan(
         PlanConfig(**{**vars(far), "acceptance": "0.75", "hub_acceptance": 0.95, "draft_acceptance": 0.85,
-                      "accelerator": "strix-halo", "link": "ethernet", "device": "laptop-cpu"})
+                      "accelerator": "strix-halo", "link": "ethernet", "devices": "laptop-cpu"})
     )  # fmt: skip
     assert plan.best.path == THREE
     assert plan.best.chain.rate > 1.2 * max(row.chain.rate for row in plan.rows if row.depth < 2)

@@ -6,8 +6,10 @@ Run: python -m pytest tests/lab/test_plan_answers.py
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -32,8 +34,8 @@ from opensled.cli.main import main
 from opensled.core.errors import NotFound
 
 BUYERS = {
-    "RTX 4090 and 10 Pis": PlanConfig(accelerator="rtx4090", device="pi", users=10),
-    "Mac mini as a hub": PlanConfig(accelerator="mac-mini", target="llama3.1", device="pi"),
+    "RTX 4090 and 10 Pis": PlanConfig(accelerator="rtx4090", devices="pi", users=10),
+    "Mac mini as a hub": PlanConfig(accelerator="mac-mini", target="llama3.1", devices="pi"),
     "H100 and 200 kiosks": PlanConfig(accelerator="H100", users=200),
 }
 
@@ -159,7 +161,7 @@ def test_a_target_without_room_names_who_has_it() -> None:
 
 
 def test_losses_are_named_and_devices_that_are_too_slow_explained() -> None:
-    found = asked(PlanConfig(accelerator="4090", device="pi", users=1))
+    found = asked(PlanConfig(accelerator="4090", devices="pi", users=1))
     assert found.lead.always[DEVICES].tokens_per_s < 0.9 * found.lead.of(ALONE)
     out = " ".join(text(found).split())
     assert "The devices should only read: a round with a draft of 1 token by pi-5 takes" in out
@@ -244,16 +246,53 @@ def test_names_as_people_type_them(kind: str, typed: str, found: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "typed", "words"),
     [
-        ("accelerators", "rtx-4091", "did you mean rtx-4090"),
-        ("devices", "pi-9", "choose from agx-orin"),
+        ("accelerators", "rtx-4091", "did you mean rtx-4090"), ("devices", "pi-9", "did you mean pi-4 or pi-5"),
         ("targets", "dense", "did you mean dense-14b or dense-32b"),
-        ("accelerators", "toaster", "choose from a100-80"),
+        ("accelerators", "toaster", "choose from a100-80"), ("accelerators", "A10", "did you mean a100-80"),
+        ("accelerators", "L4", "did you mean l40s"), ("accelerators", "L40", "did you mean l40s"),
+        ("accelerators", "H20", "did you mean h200"), ("accelerators", "RTX 4060 Ti", "did you mean rtx-4060"),
+        ("accelerators", "RTX 3090", "did you mean rtx-"), ("accelerators", "M4 Max", "did you mean apple-m4"),
+        ("accelerators", "A100 40 GB", "did you mean a100-80"),
+        ("accelerators", "./mine.toml", "there is no file ./mine.toml"),
+        ("devices", "orin", "did you mean agx-orin or orin-nano"), ("devices", "pi-50", "did you mean pi-5"),
+        ("devices", "Jetson Nano", "did you mean orin-nano"), ("devices", "Pi 4B", "did you mean pi-4"),
+        ("links", "wan-8", "did you mean wan-80"), ("links", "wifi6", "choose from"),
+        ("targets", "70", "did you mean dense-70b"), ("targets", "Qwen2", "choose from"),
     ],
-)
+)  # fmt: skip
 def test_an_unknown_name_gets_what_is_near_or_all_there_is(kind: str, typed: str, words: str) -> None:
-    with pytest.raises(NotFound, match="no profile") as error:
+    with pytest.raises(NotFound, match=r"no profile|no file") as error:
         catalog.find(kind, typed)
     assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("flags", "first"),
+    [
+        (("--accelerator", "rtx-4090"), ""), (("--accelerator", "RTX4090", "--devices", "pi5"), ""),
+        (("--accelerator", "2x a100"), "a100 taken as a100-80 (NVIDIA A100 80 GB SXM)\n"),
+        (("--accelerator", "h200", "--devices", "pi"), "pi taken as pi-5 (Raspberry Pi 5 8 GB)\n"),
+        (("--accelerator", "h200", "--link", "wifi"), "wifi taken as wifi-good (good Wi-Fi)\n"),
+        (("--target", "llama"), "llama taken as dense-8b (dense 8B (Llama 3.1 8B))\n"),
+        (("--hierarchy", "--hub", "thor"), "thor taken as agx-thor (NVIDIA Jetson AGX Thor 128 GB)\n"),
+    ],
+)  # fmt: skip
+def test_a_name_that_was_taken_for_another_one_is_told_first(
+    flags: tuple[str, ...], first: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", *flags]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(first) and out.count(" taken as ") == bool(first)
+    assert main(["plan", *flags, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["taken_as"] == first.splitlines()
+
+
+@pytest.mark.parametrize("form", ["{}", "2x{}"])
+def test_an_accelerator_may_be_a_file(form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = tmp_path / "mine.toml"
+    shutil.copy(Path(catalog.__file__).parent / "accelerators" / "rtx-4090.toml", mine)
+    assert main(["plan", "--accelerator", form.format(mine)]) == 0
+    assert "Let " in capsys.readouterr().out
 
 
 def test_accelerators_are_counted() -> None:
@@ -264,7 +303,7 @@ def test_accelerators_are_counted() -> None:
 @pytest.mark.parametrize(
     ("flags", "code", "words"),
     [
-        (("--device", "pi-9"), 3, "pi-9"),
+        (("--devices", "pi-9"), 3, "pi-9"),
         (("--draft", "9b"), 2, "choose from"),
         (("--map", "map.jpg"), 2, ".png or .svg"),
         (("--acceptance", "0.995"), 2, "from 0 to 0.99, or one of chat (0.6), mixed (0.68)"),

@@ -90,7 +90,10 @@ class Tenants:
             if hmac.compare_digest(token.encode(), given.strip().encode()):
                 tenant = owner
         if scheme.lower() != "bearer":
-            raise Unauthorized("this server requires a bearer token; pass --token-file FILE")
+            raise Unauthorized(
+                "this server requires a bearer token: pair this device (opensled pair on the server), or pass "
+                "--token-file FILE"
+            )
         if not tenant:
             raise Unauthorized(
                 "this bearer token is not one of the server's; check --token-file, add the token to the file of "

@@ -23,7 +23,7 @@ from opensled.net.address import is_wildcard
 from opensled.process import notify
 from opensled.process.ending import outlasting_terminal
 from opensled.process.exit_watch import leave
-from opensled.process.logs import show_ready
+from opensled.process.logs import show_ready, tell
 from scheduler.cluster import ray_guard
 from scheduler.cluster.directory import POLL
 from scheduler.cluster.head_watch import ray_lost
@@ -43,6 +43,7 @@ from verify_server.start.command import (
     wait_for_second_signal,
 )
 from verify_server.start.start_ports import Ports, taken_ports, while_loading
+from verify_server.start.startup import next_command
 
 if TYPE_CHECKING:
     from scheduler.cluster.ray_runtime import Cluster
@@ -202,11 +203,20 @@ async def _listen(
     ports.metrics.extend(gateway_metrics(server.gateway, cluster.directory))
     ports.probes.unready = lambda: server.gateway.unready
     async with _http(ports, server.gateway), home_kept(config), announcing(config), notify.announce():
+        _tell_up(config, cluster)
         show_ready(config.listen)
         await stopping
         notify.stopping(longest_end(config.drain) + STOP_SECONDS)
         await _drain(config, server, cluster, ports, signals)
     watching.cancel()
+
+
+def _tell_up(config: ServeConfig, cluster: Cluster) -> None:
+    """How many replicas are up, of which model, and the next command."""
+    beats = cluster.directory.replicas()
+    words = "replica is" if len(beats) == 1 else "replicas are"
+    tell(f"{len(beats)} {words} up, serving {', '.join({beat.model_id for beat in beats})}")
+    tell(f"next: {next_command(config, config.listen)}")
 
 
 @asynccontextmanager

@@ -65,9 +65,7 @@ class ClientGuard:
         except Unauthorized as error:
             self._refused[error.code] += 1
             fleet = scope["path"] in FLEET_PATHS
-            refused = (
-                refusal(scope["path"], error) if fleet else refuse_without_key(scope["path"], "--tokens")
-            )
+            refused = refusal(scope["path"], error) if fleet else refuse_without_key(scope, "--tokens")
             await refused(scope, receive, send)
             return
         if scope["path"] in FLEET_PATHS:

@@ -34,7 +34,7 @@ async def drain(
     again: Coroutine[Any, Any, object],
 ) -> None:
     """Wait for the answers under way of a server that takes no new ones; after `seconds`, or `again`, which is a second
-    signal, send the readers of the rest elsewhere."""
+    signal, send the devices of the rest elsewhere, and end answers over HTTP with what they have."""
     sessions = manager.loop.machine.sessions
     if sessions:
         words = "draining for up to %g s, or until a second signal; sequences under way: %d"
@@ -42,9 +42,11 @@ async def drain(
     if http:
         http.send_away()
     await port.send_away(seconds + LAST_MESSAGES_SECONDS)
-    await until_first(http.over(manager.idle) if http else manager.idle(), again, seconds)
+    ended = await until_first(http.over(manager.idle) if http else manager.idle(), again, seconds)
     if sessions:
-        log.warning("sequences that have not ended, whose readers are sent elsewhere: %d", len(sessions))
+        log.warning("sequences that have not ended, whose devices are sent elsewhere: %d", len(sessions))
+    if http and not ended:
+        http.ending.set()  # answers over HTTP cannot go on elsewhere: they end with the text so far
     manager.hand_over()
     await asyncio.gather(port.stop(LAST_MESSAGES_SECONDS), last_bytes(http))
 

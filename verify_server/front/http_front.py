@@ -18,7 +18,7 @@ from http_api.loading import LoadingGate
 from http_api.page.views import PageView
 from http_api.server import ApiServer
 from opensled.metrics.registry import Metric
-from opensled.net.address import host_port, is_local, join_host_port, web_address, web_origins
+from opensled.net.address import host_port, is_local, join_host_port, web_origins
 from opensled.text.tokenizer import TargetTokenizer
 from verify_server.access.byte_stream import ByteStream
 from verify_server.access.client_limits import ClientLimits
@@ -103,7 +103,7 @@ async def http_front(
 
     Raises OpenSledError if the address is taken.
     """
-    address, gate, ending = web_address(config.http), LoadingGate(), asyncio.Event()
+    address, gate, ending = config.http, LoadingGate(), asyncio.Event()
     server = ApiServer(
         gate,
         ending,
@@ -126,9 +126,7 @@ def _app(
     ending: asyncio.Event,
 ) -> ASGIApp:
     backend = ServerBackend(sequences)
-    access = Access(
-        origins=web_origins(config.cors_origin), local=is_local(web_address(config.http)), verb=VERB
-    )
+    access = Access(origins=web_origins(config.cors_origin), local=is_local(config.http), verb=VERB)
     at_home = sequences.tenants.anonymous or config.paired  # whose devices are all one person's
     admitted = operators(config.operator_keys, access.local and at_home)
     app = build_app(
@@ -139,5 +137,6 @@ def _app(
         lenient=config.lenient,
         guard=Middleware(ClientGuard, sequences=sequences, operators=admitted),
         view=view,
+        wait=config.http_wait,
     )
     return RefusalCounter(app, sequences.clients)

@@ -93,9 +93,15 @@ class LocalAnswer:
         reason = "stop" if self._text.stopped_by else truth.finish_reason
         chunk = Chunk(text, tokens, None, None, origins, logprobs, thoughts=thoughts, thought_tokens=thought)
         if not reason:
-            return chunk
-        stats.seconds = self._seconds
-        return replace(chunk.finish(reason, stats, *self._text.end()), stopped_by=self._text.stopped_by)
+            return replace(chunk, cut=self._cut)
+        return replace(self._end(chunk, reason), stopped_by=self._text.stopped_by)
+
+    def _cut(self) -> Chunk:
+        return self._end(Chunk("", ()), "length")
+
+    def _end(self, chunk: Chunk, reason: str) -> Chunk:
+        self._stats.seconds = self._seconds
+        return chunk.finish(reason, self._stats, *self._text.end())
 
     @property
     def _seconds(self) -> float:

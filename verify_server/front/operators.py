@@ -29,7 +29,8 @@ class Operators:
                 )
             return
         if not is_key(authorization, self.keys):
-            raise Unauthorized("this needs a key of --operator-keys; the token of a tenant does not count")
+            what = "this is no key" if authorization else "this needs a key"
+            raise Unauthorized(f"{what} of --operator-keys; the token of a tenant does not count")
 
 
 def operators(path: str, open: bool) -> Operators:

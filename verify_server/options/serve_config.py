@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 
+from http_api.waiting_room import WAIT_SECONDS
+from opensled.cli.addresses import address_option
 from opensled.cli.config import option
 from opensled.core.errors import UsageError
-from opensled.net.address import host_port, web_address, web_origins
+from opensled.net.address import web_origins
 from opensled.process.logs import LEVELS
 from scheduler import POLICIES
 from scheduler.cluster.ray_guard import networks
@@ -13,6 +15,7 @@ from verify_server.options.adapt_config import AdaptConfig
 from verify_server.options.gpu_config import GpuConfig
 from verify_server.options.limits_config import LimitsConfig
 from verify_server.options.registries import ENGINES, SERVER_DRAFTERS
+from verify_server.rules import RULES
 
 MAX_NAME = 128  # characters of a further name; chosen
 AUTO_DRAFTER = "auto"
@@ -30,30 +33,43 @@ def model_names(listed: str) -> tuple[str, ...]:
     return names
 
 
+def require_rules(listed: str) -> None:
+    """Raises UsageError, which names the choices, if one of the comma-separated names is no rule."""
+    for name in filter(None, map(str.strip, listed.split(","))):
+        RULES.require(name)
+
+
 @dataclass(frozen=True)
 class ServeConfig(LimitsConfig, GpuConfig, AdaptConfig, AccessConfig):
     """One verification server."""
 
     model: str = option(
         "tiny",
-        "target model: a name listed by `opensled models list`, a folder, a GGUF file, or a Hugging Face id ORG/MODEL",
+        "target model: a name listed by `opensled models list`, a folder, a GGUF file, or a Hugging Face id ORG/MODEL; "
+        "--model may be left out before it",
+        bare=True,
         group="target and addresses",
         often=True,
     )
-    listen: str = option(
+    listen: str = address_option(
         "127.0.0.1:7411",
         "address that devices connect to; port 0 = any free port",
-        metavar="HOST:PORT",
-        check=host_port,
         often=True,
+        port=7411,
     )
-    http: str = option(
+    http: str = address_option(
         "",
-        "address for the HTTP API (OpenAI, Anthropic and Ollama formats), for clients without a device; without a "
-        "host: 127.0.0.1; default: no HTTP API",
-        metavar="[HOST:]PORT",
-        check=web_address,
+        "address for the HTTP API (OpenAI, Anthropic and Ollama formats), for clients without a device; default: no "
+        "HTTP API",
         often=True,
+        port=8411,
+    )
+    http_wait: float = option(
+        WAIT_SECONDS,
+        "maximum seconds that a request over HTTP waits for a place while all are taken, before it is refused (429)",
+        low=0,
+        metavar="SECONDS",
+        file_only=True,
     )
     operator_keys: str = option(
         "",
@@ -65,7 +81,7 @@ class ServeConfig(LimitsConfig, GpuConfig, AdaptConfig, AccessConfig):
     drain: float = option(
         30.0,
         "seconds to finish running answers after SIGTERM, while new requests are refused; after that, devices continue "
-        "on another server, and HTTP answers end with an error; 0 = stop at once",
+        "on another server, and HTTP answers end with the text so far (finish reason length); 0 = stop at once",
         low=0,
         high=86_400,
         metavar="SECONDS",
@@ -87,6 +103,7 @@ class ServeConfig(LimitsConfig, GpuConfig, AdaptConfig, AccessConfig):
         "auto",
         f"engine that computes the target: {', '.join(ENGINES.names())}, or your own module:callable; auto: llamacpp "
         "for a GGUF file, else torch; if only one of them is installed, that one",
+        check=ENGINES.require,
         often=True,
     )
     device: str = option("auto", "processor of the target: auto, cpu, cuda or cuda:1", often=True)
@@ -129,6 +146,7 @@ class ServeConfig(LimitsConfig, GpuConfig, AdaptConfig, AccessConfig):
     policy: str = option(
         "goodput",
         f"scheduling policy: {', '.join(POLICIES.names())}, or your own module:Class",
+        check=POLICIES.require,
         group="scheduling and drafting",
     )
     draft_wait: float = option(
@@ -150,6 +168,7 @@ class ServeConfig(LimitsConfig, GpuConfig, AdaptConfig, AccessConfig):
         f"drafter of the server, in addition to those of the devices: {', '.join(SERVER_DRAFTERS.names())}, or your "
         "own module:callable; vllm:NAME selects a drafter of vLLM (ngram, suffix, mtp, eagle3, dflash, draft_model). "
         "auto: vllm:ngram with engine vllm, else model with --draft-model, else lookup (policy goodput) or none",
+        check=lambda name: SERVER_DRAFTERS.require(name, AUTO_DRAFTER),
         often=True,
         apart=True,
     )
@@ -208,6 +227,7 @@ class ServeConfig(LimitsConfig, GpuConfig, AdaptConfig, AccessConfig):
         "acceptance rules to serve, comma-separated: registered names, or your own module:Class; empty = all "
         "registered rules",
         metavar="NAMES",
+        check=require_rules,
         file_only=True,
     )
     loose_rules: str = option(
@@ -215,6 +235,7 @@ class ServeConfig(LimitsConfig, GpuConfig, AdaptConfig, AccessConfig):
         "also serve these loose rules, which may change the target's text, comma-separated: fly, pad, or your own "
         "module:Class; read docs/loose-rules.md first; empty = none",
         metavar="NAMES",
+        check=require_rules,
     )
     pivots: str = option(
         "",
@@ -225,14 +246,13 @@ class ServeConfig(LimitsConfig, GpuConfig, AdaptConfig, AccessConfig):
         False,
         "require all devices to send frames of fixed sizes, which do not reveal how many tokens they hold",
     )
-    metrics: str = option(
+    metrics: str = address_option(
         "",
         "address for Prometheus metrics and health probes, for example 127.0.0.1:9410; `opensled top` shows the "
         "metrics; other machines can read them with TLS and --operator-keys",
-        metavar="HOST:PORT",
-        check=host_port,
         group="metrics and logs",
         often=True,
+        port=9410,
     )
     insecure_metrics: bool = option(
         False,
@@ -258,11 +278,10 @@ class ServeConfig(LimitsConfig, GpuConfig, AdaptConfig, AccessConfig):
         metavar="X",
         file_only=True,
     )
-    ray_address: str = option(
+    ray_address: str = address_option(
         "",
         "address of the Ray cluster to join; default: --replicas starts a cluster on this machine",
-        metavar="HOST:PORT",
-        check=host_port,
+        port=6379,
     )
     ray_network: str = option(
         "",

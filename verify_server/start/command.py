@@ -25,7 +25,8 @@ from hw_profiles.step_cost import HardwareProfile
 from opensled.core.errors import UsageError
 from opensled.core.messages import GUIDE, PENALTIES, ModelInfo
 from opensled.metrics.registry import Metric
-from opensled.net.address import host_port, web_address
+from opensled.models.store import require_known
+from opensled.net.address import host_port
 from opensled.process import notify
 from opensled.process.ending import heed
 from opensled.process.exit_watch import ExitWatch, leave
@@ -72,6 +73,7 @@ def serve(config: ServeConfig) -> int:
     config = with_home(config)
     scraping(config)  # an unsafe port is an error now, not after loading
     require_keepable(config)
+    require_known(config.model if config.engine in ENGINES.entries else "", config.draft_model)
     store_of(config)
     if config.announce:
         discovery.require_reachable(config.listen)
@@ -131,7 +133,7 @@ def clients(config: ServeConfig, listen: str) -> tuple[Tls | None, Tenants]:
         )
     if config.http:
         require_safe_listen(
-            web_address(config.http),
+            config.http,
             has_tls=tls is not None,
             knows_clients=not tenants.anonymous,
             insecure=config.insecure,

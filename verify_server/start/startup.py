@@ -57,7 +57,7 @@ def next_command(config: ServeConfig, address: str) -> str:
     if config.tls_cert:
         words += ["--tls-ca", "CA.pem"]
     if config.tls_client_ca:
-        words += ["--tls-cert", "CERT.pem", "--tls-key", "KEY.pem"]
+        words += ["--client-cert", "CERT.pem", "--client-key", "KEY.pem"]
     if config.tokens:
         words += ["--token-file", "TOKEN"]
     return " ".join(words)

@@ -25,7 +25,7 @@ from verify_server.round.drafter import Ask, ServerDrafter
 from verify_server.round.drafter import Proposal as ServerProposal
 from verify_server.round.loaded_model import ServedModel
 
-TEXTS = "OPENSLED_REPLAYED_TEXTS"  # environment variable: the file of `write_texts`
+TEXTS = "LAB_REPLAYED_TEXTS"  # environment variable: the file of `write_texts`
 FIRST_ID = 3  # of a user's prompt: the ids below it have a meaning
 NO_ID = 2  # of a wrong draft token: the target writes it once in as many tokens as it knows
 

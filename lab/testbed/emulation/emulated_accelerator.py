@@ -26,7 +26,7 @@ from verify_server.options.serve_config import ServeConfig
 from verify_server.round.loaded_model import ServedModel
 
 # Environment variable: keys of `Server`, "dilation", and "drafts" where the server has a draft of its own, as JSON
-VARIABLE = "OPENSLED_EMULATION"
+VARIABLE = "LAB_EMULATION"
 TOTALS = "emulation: "  # what the line of the totals begins with
 
 

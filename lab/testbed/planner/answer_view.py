@@ -191,7 +191,7 @@ def _devices(answer: Answer) -> str:
         return "The devices should only read: their drafts make nobody faster."
     tokens = f"{always.draft_length} token{'s' * (always.draft_length != 1)}"
     return (
-        f"The devices should only read: a round with a draft of {tokens} by {answer.config.device} takes "
+        f"The devices should only read: a round with a draft of {tokens} by {answer.config.devices} takes "
         f"{1000 * always.round_s:.0f} ms and brings {always.tokens_per_round:.2f} tokens; the server alone writes "
         f"{meanwhile:.2f} for each user in that time (derived)."
     )
@@ -262,7 +262,7 @@ def assumptions(answer: Answer) -> dict[str, str]:
 
 def devices_words(config: PlanConfig) -> str:
     """The devices, what they draft with, and their link."""
-    device, link = catalog.device(config.device), catalog.link(config.link)
+    device, link = catalog.device(config.devices), catalog.link(config.link)
     speed = device.draft(config.draft).decode_per_s.typical
     return (
         f"{device.name}, a {config.draft} draft at {speed:g} tokens/s, {link.name} ({1000 * mean_s(link):.3g} ms there "

@@ -22,6 +22,7 @@ from lab.testbed.planner.planning import (
     prices_of,
     setting_of,
     source_of,
+    taken_as,
     trade_off_of,
 )
 from lab.testbed.planner.recorded_drafts import traces_of
@@ -49,17 +50,23 @@ OF_HIERARCHY = (
 def plan(config: PlanConfig) -> int:
     """Print the plan; exit code 0 also where no user can be served."""
     _check(config)
-    config = named(config)
+    taken, config = taken_as(config), named(config)
     machines = machines_of(config.accelerator) if config.accelerator else None
     if config.hierarchy:
-        return _plan_hierarchy(replace(config, accelerator=machines.accelerator if machines else ""))
+        return _plan_hierarchy(replace(config, accelerator=machines.accelerator if machines else ""), taken)
     told, words = _answer(config, machines) if machines else _comparison(config)
-    print(json.dumps(told, indent=2) if config.json else words)
+    _print(config, taken, told, words)
     if config.map:
         _draw(config, machines, Path(config.map).expanduser())
     if config.curve and machines:
         draw_curve(config, machines.accelerator, Path(config.curve).expanduser())
     return 0
+
+
+def _print(config: PlanConfig, taken: list[str], told: dict[str, Any], words: str) -> None:
+    """The plan; first of all, which profiles were `taken` for names that are not theirs."""
+    lines = "".join(f"{line}\n" for line in taken)
+    print(json.dumps({"taken_as": taken, **told}, indent=2) if config.json else lines + words)
 
 
 def _answer(config: PlanConfig, machines: Machines) -> tuple[dict[str, Any], str]:
@@ -79,7 +86,7 @@ def _comparison(config: PlanConfig) -> tuple[dict[str, Any], str]:
     return comparison.as_json(found), comparison.text(found)
 
 
-def _plan_hierarchy(config: PlanConfig) -> int:
+def _plan_hierarchy(config: PlanConfig, taken: list[str]) -> int:
     """The chain instead of who drafts."""
     from lab.testbed.planner import hierarchy_view
     from lab.testbed.planner.hierarchy_plan import make_hierarchy_plan
@@ -87,7 +94,7 @@ def _plan_hierarchy(config: PlanConfig) -> int:
     if config.curve:
         raise UsageError("--curve is not for --hierarchy, which plans chains; leave one of them out")
     found = make_hierarchy_plan(config)
-    print(json.dumps(hierarchy_view.as_json(found), indent=2) if config.json else hierarchy_view.text(found))
+    _print(config, taken, hierarchy_view.as_json(found), hierarchy_view.text(found))
     if config.map:
         _draw_hierarchies(found, Path(config.map).expanduser())
     return 0
@@ -154,7 +161,7 @@ def draw_curve(config: PlanConfig, accelerator: str, path: Path) -> None:
     numbers.write_text(json.dumps(told, indent=1) + "\n", "utf-8")
     place = (
         f"{config.target}, {setting.cost.target.weight_bits:g}-bit weights, {config.context} KV positions each, on "
-        f"{accelerator}; {config.device} on {config.link}"
+        f"{accelerator}; {config.devices} on {config.link}"
     )
     draw(curve, server, path, place, source)
     print(f"curve: {path}, {numbers}", file=sys.stderr)

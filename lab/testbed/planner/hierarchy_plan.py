@@ -80,9 +80,9 @@ def site_of(config: PlanConfig, accelerator: str) -> Site:
     hub = TargetCost(
         catalog.accelerator(config.hub), catalog.target(config.hub_model).at(config.hub_weight_bits)
     )
-    catalog.device(config.device).draft(config.draft)  # raises UsageError naming the sizes there are
+    catalog.device(config.devices).draft(config.draft)  # raises UsageError naming the sizes there are
     return Site(
-        device=catalog.device(config.device),
+        device=catalog.device(config.devices),
         draft=config.draft,
         link=catalog.link(config.link),
         hub=hub,

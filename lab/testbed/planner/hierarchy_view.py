@@ -132,7 +132,7 @@ def _question(plan: HierarchyPlan) -> str:
         [
             f"{config.target}, {site.server.target.weight_bits:g}-bit weights, on {plan.accelerator} for {sharing}, "
             f"{config.context} KV positions each; users at {config.promised:g} tokens/s",
-            f"devices    {config.device}, {config.draft} draft at "
+            f"devices    {config.devices}, {config.draft} draft at "
             f"{site.device.draft(config.draft).decode_per_s} tokens/s",
             f"hub        {config.hub_model}, {config.hub_weight_bits:g}-bit weights, on {config.hub}, one each",
             f"links      {config.link} to the hub, {1000 * mean_s(site.link):.3g} ms there and back on average; on to "

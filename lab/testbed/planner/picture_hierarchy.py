@@ -40,7 +40,7 @@ def _words(figure: Figure, plan: HierarchyPlan, height: float) -> None:
     config, site = plan.config, plan.site
     title = (
         f"Fastest path to {config.target} on {plan.accelerator} ({config.context} KV positions each), for a "
-        f"{config.draft} draft on {config.device} and {config.hub_model} on hubs"
+        f"{config.draft} draft on {config.devices} and {config.hub_model} on hubs"
     )
     figure.suptitle(title, y=1 - 0.12 / height, va="top", color=INK, fontsize=11)
     looks = [Patch(facecolor=fill, edgecolor=INK, label=name) for fill, name in LOOKS.values()]

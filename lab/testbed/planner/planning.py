@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hw_profiles import catalog
 from hw_profiles.step_cost import TargetCost
@@ -22,6 +22,14 @@ WORTH_IT = 1.05  # a gain below this is not worth a fleet that drafts
 MIN_WAIT = Server().draft_wait  # seconds; the server's default
 SLACK = 1.5  # of a device's usual time: drafts that the server gives up on too early cost twice
 BITS = (16.0, 4.0)  # of a weight: as published, and as most people run a model that does not fit
+# Options of a plan that name profiles; the accelerator may have a number before it
+PROFILES = {
+    "devices": "devices",
+    "link": "links",
+    "target": "targets",
+    "hub": "accelerators",
+    "hub_model": "targets",
+}
 _SEVERAL = re.compile(r"(\d+)\s*x\s*(\S.*)", re.IGNORECASE)
 
 
@@ -36,17 +44,23 @@ def machines_of(typed: str) -> Machines:
     """From `rtx4090` or `2xL40S`; raises NotFound for no profile."""
     several = _SEVERAL.fullmatch(typed.strip())
     count, name = (int(several[1]), several[2]) if several else (0, typed)
-    return Machines(catalog.accelerator(name).id, count)
+    return Machines(catalog.find("accelerators", name), count)
 
 
 def named(config: PlanConfig) -> PlanConfig:
     """The same with ids of profiles in place of what was typed, the accelerator's left out; raises NotFound."""
-    return replace(
-        config,
-        device=catalog.find("devices", config.device),
-        link=catalog.find("links", config.link),
-        target=catalog.find("targets", config.target),
-    )
+    found: dict[str, Any] = {
+        field: catalog.find(kind, getattr(config, field)) for field, kind in PROFILES.items()
+    }
+    return replace(config, **found)
+
+
+def taken_as(config: PlanConfig) -> list[str]:
+    """What to tell of names, as typed, that were taken for profiles of other names."""
+    several = _SEVERAL.fullmatch(config.accelerator.strip())
+    typed = [(kind, getattr(config, field)) for field, kind in PROFILES.items()]
+    typed.append(("accelerators", several[2] if several else config.accelerator))
+    return [words for kind, name in typed if name and (words := catalog.taken_as(kind, name))]
 
 
 def bits_of(config: PlanConfig, accelerator: str) -> float:
@@ -82,7 +96,7 @@ def fleet_of(config: PlanConfig, accelerator: str) -> Fleet:
         weight_bits=bits_of(config, accelerator),
         context=config.context,
     )
-    return Fleet(server, (Group(1, config.device, config.link, draft=config.draft),))
+    return Fleet(server, (Group(1, config.devices, config.link, draft=config.draft),))
 
 
 def beside(config: PlanConfig) -> str:
@@ -97,7 +111,9 @@ def setting_of(config: PlanConfig, accelerator: str, work: settings.Work) -> Set
 
 def prices_of(config: PlanConfig, setting: Setting) -> PlanPrices:
     """The prices that were given, and the accelerator's where its own was not."""
-    return PlanPrices(usd_hour(config, setting), config.kwh_usd, config.gb_usd, catalog.device(config.device))
+    return PlanPrices(
+        usd_hour(config, setting), config.kwh_usd, config.gb_usd, catalog.device(config.devices)
+    )
 
 
 def usd_hour(config: PlanConfig, setting: Setting) -> float:
