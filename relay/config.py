@@ -10,6 +10,7 @@ from edge_client.link.remote import RetryPolicy
 from edge_client.offline.modes import LOCAL_GIVE_UP, OFFLINE_MODES, STALL
 from opensled.cli.config import option
 from opensled.core.messages import MATCH
+from opensled.models.pasted_names import model_name
 from opensled.net.address import host_port
 from verify_server.options.limits_config import LimitsConfig
 from verify_server.options.serve_config import ServeConfig
@@ -90,6 +91,7 @@ class RelayConfig(LimitsConfig):
         "list`, a folder or a GGUF file",
         group="model and address of this relay",
         often=True,
+        read=model_name,
     )
     listen: str = option(
         "127.0.0.1:7412",

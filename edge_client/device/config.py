@@ -13,6 +13,7 @@ from http_api.backend import HEARTBEAT
 from opensled.cli.config import option
 from opensled.core.errors import UsageError
 from opensled.core.messages import MATCH, MAX_DEVICE, MAX_PACE
+from opensled.models.pasted_names import model_name
 from opensled.net.address import host_port, web_origins
 from opensled.process.logs import LEVELS
 
@@ -55,6 +56,7 @@ class DeviceConfig(LinkConfig):
         "this machine that belongs to the target; with --draft-url: the name of the server's model",
         metavar="MODEL",
         often=True,
+        read=model_name,
     )
     draft_url: str = option(
         "",

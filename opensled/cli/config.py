@@ -35,6 +35,7 @@ def option(
     typed: bool = False,
     paired: bool = False,
     check: Callable[[Any], object] | None = None,
+    read: Callable[[str], str] | None = None,
     sent_to: tuple[str, ...] = (),
     group: str = "",
     often: bool = False,
@@ -45,8 +46,9 @@ def option(
 ) -> Any:
     """A dataclass field with a flag, an environment twin and a key in the configuration files.
 
-    A value lies in [low, high] and among `choices`; `check` raises UsageError for an invalid value. A
-    positional argument comes from the command line only; `rest`: it is all that follows `--`, a tuple of str.
+    A value lies in [low, high] and among `choices`; `check` raises UsageError for an invalid value, and so does `read`,
+    which gives what a text means. A positional argument comes from the command line only; `rest`: it is all that
+    follows `--`, a tuple of str.
     `sent_to`: for the file of a secret, the fields that name the server it is sent to and protect it on its way
     (opensled/cli/config_trust.py). `group`: title in the help of this
     option and those that follow it in its class; `often`: used so often that the short help shows it. `apart`: other
@@ -57,7 +59,7 @@ def option(
     rarely set, and has no flag, only a key and a variable. `table`: one of TABLES, in which its key stands instead of
     in the table of its verb; it is `file_only`, too.
     """
-    rules = {"choices": choices, "low": low, "high": high, "check": check}
+    rules = {"choices": choices, "low": low, "high": high, "check": check, "read": read}
     facts = {
         "help": help,
         "metavar": metavar,
@@ -152,7 +154,10 @@ class Option:
         problem = self._problem(value)
         if problem:
             raise UsageError(f"{source}: {problem}")
-        return self.kind(value)
+        try:
+            return (self.metadata["read"] or self.kind)(value)
+        except UsageError as error:
+            raise UsageError(f"{source}: {error}") from None
 
     def _problem(self, value: Any) -> str:
         choices, low, high, check = (self.metadata[rule] for rule in ("choices", "low", "high", "check"))

@@ -179,6 +179,8 @@ class _Parser(argparse.ArgumentParser):
 
     def _stray(self, message: str) -> str:
         """The error of a word that is no option, or of a value without one; "" for other errors."""
+        if message.endswith("ignored explicit argument 'f'"):
+            return "no option -hf; give the model's name alone: ORG/REPO:QUANT"
         if not message.startswith("unrecognized arguments: "):
             return ""
         word = message.removeprefix("unrecognized arguments: ").split()[0]
@@ -272,7 +274,10 @@ def _add(parser: _Parser, item: Any) -> None:
         parser.rest = item.name
     elif item.positional:
         nargs = "?" if item.optional else None
-        parser.add_argument(item.name, metavar=item.metavar, nargs=nargs, default=argparse.SUPPRESS)
+        parse = partial(item.parse, source=item.metavar)
+        parser.add_argument(
+            item.name, metavar=item.metavar, nargs=nargs, default=argparse.SUPPRESS, type=parse
+        )
     elif item.kind is bool:
         parser.add_argument(item.flag, action=argparse.BooleanOptionalAction)
     else:

@@ -251,9 +251,9 @@ def missing(name_or_path: str) -> str:
         return f"no model {name_or_path!r}; opensled pull {target} makes it"
     if name is not None:
         return f"{name_or_path} is not here; fetch it once: opensled pull {name_or_path} (models here: {_names()})"
-    if "/" in name_or_path or Path(name_or_path).suffix:
+    if "/" in name_or_path or (Path(name_or_path).suffix and ":" not in name_or_path):
         return f"{name_or_path} is missing: there is no such file or folder; {_here()}"
-    near = did_you_mean(name_or_path, (*known_models(), *FETCHABLE))
+    near = did_you_mean(name_or_path.partition(":")[0], (*known_models(), *FETCHABLE, *PAIRS))
     hint = f"{near} (see: opensled models list)" if near else f"; {_here()}"
     return f"no model {name_or_path!r}{hint}"
 
@@ -263,7 +263,7 @@ def _names() -> str:
 
 
 def _here() -> str:
-    return f"models here: {_names()}; give one of these or the path of a model (see: opensled models list)"
+    return f"models here: {_names()}; give one of these, ORG/REPO[:QUANT] of Hugging Face or a path (see: opensled models list)"
 
 
 def heldout_path() -> Path:

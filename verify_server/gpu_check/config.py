@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from opensled.cli.config import option
 from opensled.core.errors import UsageError
+from opensled.models.pasted_names import model_name
 
 
 def numbers(text: str) -> tuple[int, ...]:
@@ -24,6 +25,7 @@ class SelftestConfig:
         "tiny",
         "target model: a name listed by `opensled models list`, a folder, a GGUF file, or a Hugging Face id",
         often=True,
+        read=model_name,
     )
     device: str = option("auto", "processor of the target: auto, cpu, cuda or cuda:1", often=True)
     dtype: str = option(

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from opensled.cli.config import option
 from opensled.core.errors import UsageError
+from opensled.models.pasted_names import model_name
 from opensled.net.address import host_port, web_address, web_origins
 from opensled.process.logs import LEVELS
 from scheduler import POLICIES
@@ -39,6 +40,7 @@ class ServeConfig(LimitsConfig, GpuConfig, AdaptConfig, AccessConfig):
         "target model: a name listed by `opensled models list`, a folder, a GGUF file, or a Hugging Face id ORG/MODEL",
         group="target and addresses",
         often=True,
+        read=model_name,
     )
     listen: str = option(
         "127.0.0.1:7411",
@@ -159,6 +161,7 @@ class ServeConfig(LimitsConfig, GpuConfig, AdaptConfig, AccessConfig):
         "the one that belongs to the target",
         metavar="MODEL",
         apart=True,
+        read=model_name,
     )
     server_draft: int = option(
         4,
