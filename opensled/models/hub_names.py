@@ -12,7 +12,7 @@ from typing import NamedTuple
 _WORD = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
 _NAME = re.compile(rf"({_WORD}/{_WORD})(?::([A-Za-z0-9_.,+()/ -]+))?")
 _FILE = re.compile(r"\.(bin|ckpt|gguf|json|onnx|pkl|pt|pth|safetensors|table)$", re.IGNORECASE)
-_SPLIT = re.compile(r"-(\d{5})-of-(\d{5})$")
+SPLIT = re.compile(r"-(\d{5})-of-(\d{5})$")
 _WIDE = r"(?:BF|FP?)(?:16|32|64)"
 QUANT = re.compile(
     rf"(?<![a-z0-9])(?:(UD)[-_.])?(?:I1[-_.])?({_WIDE}|(?:I?Q|TQ|MXFP|NVFP|FP)\d+"
@@ -76,7 +76,7 @@ class GgufModel(NamedTuple):
     @property
     def whole(self) -> str:
         """The path without suffix and number of the part."""
-        return _SPLIT.sub("", self.files[0].rpartition(".")[0])
+        return SPLIT.sub("", self.files[0].rpartition(".")[0])
 
     @property
     def stem(self) -> str:
@@ -95,8 +95,8 @@ def gguf_models(names: Iterable[str]) -> list[GgufModel]:
     for name in sorted(names):
         stem, _, suffix = name.rpartition(".")
         if suffix.lower() == "gguf" and not _is_beside(PurePosixPath(stem).name):
-            split = _SPLIT.search(stem)
-            groups.setdefault((_SPLIT.sub("", stem), int(split[2]) if split else 1), []).append(name)
+            split = SPLIT.search(stem)
+            groups.setdefault((SPLIT.sub("", stem), int(split[2]) if split else 1), []).append(name)
     whole = [
         GgufModel(_quant(stem), tuple(files))
         for (stem, count), files in groups.items()
@@ -160,7 +160,7 @@ def choose_model(models: list[GgufModel], choice: str) -> GgufModel | None:
     """
     if not choice:
         return models[0] if models else None
-    whole = _SPLIT.sub("", re.sub(r"\.gguf$", "", choice.lower()))
+    whole = SPLIT.sub("", re.sub(r"\.gguf$", "", choice.lower()))
     quant = _plain(re.sub(r"^(?:int)?(\d)-?bits?$", r"q\1", whole))
     bare, words = _plain(_quant(choice)), GgufModel("", (f"{whole}.gguf",)).words
     ways = (

@@ -9,7 +9,8 @@ from opensled.core.errors import UsageError
 from opensled.models.hub_names import QUANT, HubName, parse
 
 HOW = "give ORG/REPO or ORG/REPO:QUANT on Hugging Face, or download the file and give its path"
-_COMMAND = re.compile(  # of another program, in front of the name
+# Of another program, in front of the name
+_COMMAND = re.compile(
     r"^(?:(?:\S*ollama|llama-\w+|lms|hf|huggingface-cli|vllm|sglang|opensled|docker|git|model|run|pull|get|serve|clone|chat"
     r"|download|-hf|-hfr|--hf-repo|-m|--model(?:-path)?)(?:\s+|=))+(?=\S)"
 )
