@@ -58,8 +58,7 @@ def is_gguf(path: Path) -> bool:
         return False
     if any(path.glob("*.gguf")):
         return True
-    inside = sorted({file.parent for file in path.rglob("*.gguf")})
-    raise NotFound(f"{path} holds no model; {f'give {inside[0]}' if inside else SERVED}", "model")
+    raise NotFound(f"{path} holds no model; {SERVED}", "model")
 
 
 def why_no_model(path: Path) -> str:
@@ -73,6 +72,8 @@ def why_no_model(path: Path) -> str:
     if begins_as_gguf(path, b"<"):
         return f"{path} is a web page; download the file itself (/resolve/ in its address, not /blob/)"
     said = next((said for ends, said in FILES.items() if path.suffix.lower() in ends), "")
+    if path.suffix == ".safetensors" and (why := _of_config(path.parent)):
+        return why
     return f"{path} {said.format(parent=path.parent) or f'is not a model of a known kind; {SERVED}'}"
 
 
@@ -141,13 +142,12 @@ def _of_folder(folder: Path) -> str:
         weights = []
     if why := next(filter(None, map(why_not_here, [*weights, *text])), ""):
         return why
-    if why := _of_config(folder, names):
-        return why
-    return _of_weights(folder, names)
+    return _of_config(folder) or _of_weights(folder, names)
 
 
-def _of_config(folder: Path, names: set[str]) -> str:
+def _of_config(folder: Path) -> str:
     """What the papers beside the weights say of a model that is none to serve."""
+    names = {item.name for item in folder.iterdir()}
     config = _read(folder / "config.json")
     quantized = config.get("quantization_config") or {}
     method = quantized.get("quant_method") if isinstance(quantized, dict) else None
@@ -185,6 +185,8 @@ def _of_weights(folder: Path, names: set[str]) -> str:
         )
     if unfinished := next((item for item in folder.rglob("*") if item.suffix in UNFINISHED), None):
         return f"{unfinished} {FILES[UNFINISHED]}"
+    if inside := sorted({file.parent for file in folder.rglob("*.gguf")}):
+        return f"{folder} has its models in folders of their own; give {inside[0]}"
     if any(folder.rglob("*.onnx")):
         return f"{folder} holds ONNX, which only drafts (--drafter onnx); {SERVED}"
     if names & {"config.json", "tokenizer.json", "tokenizer.model", "tokenizer_config.json"}:

@@ -227,6 +227,7 @@ def model_file(name_or_path: str, pattern: str) -> Path:
     Raises NotFound, also for a file that is no model.
     """
     matches = _files(model_path(name_or_path, pattern), pattern)
+    matches = [item for item in matches if not why_not_here(item)] or matches[:1]
     models = gguf_models(item.name for item in matches)
     if len(models) == 1:
         matches = [matches[0].with_name(models[0].files[0])]

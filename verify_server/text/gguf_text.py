@@ -16,6 +16,7 @@ from opensled.core.errors import UnsupportedModel, VocabularyMismatch
 from opensled.core.messages import ChatMessage, Tool
 from opensled.core.vocabulary import fingerprint
 from opensled.models.gguf_file import read_metadata
+from opensled.models.model_kind import why_not_here
 from opensled.text.control_tokens import ControlTokens
 from verify_server.text import gguf_ends, gguf_tokenizer, template_files
 from verify_server.text.chat_template import Chats, valid_text
@@ -118,7 +119,8 @@ class _TokenizerFolder:
         try:
             tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # tokenizers raises bare Exception
-            raise UnsupportedModel(f"{path} cannot be read: {error}; download it again") from error
+            damaged = f"{path} cannot be read: {error}; download it again"
+            raise UnsupportedModel(why_not_here(path) or damaged) from error
         tokenizer.no_truncation()
         tokenizer.no_padding()
         return tokenizer

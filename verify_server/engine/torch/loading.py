@@ -163,6 +163,10 @@ def _refuse_quantized(folder: Path, config: Any) -> None:
     stated = [
         getattr(part, key, None) for part in parts for key in ("quantization_config", "compression_config")
     ]
+    if (
+        folder / "quantize_config.json"
+    ).is_file():  # beside a config.json that is silent, as GPTQ's first tools did
+        stated.append({"quant_method": "gptq"})
     if (found := next((each for each in stated if each is not None), None)) is not None:
         method = found.get("quant_method") if isinstance(found, dict) else None
         raise UnsupportedModel(
