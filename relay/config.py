@@ -11,6 +11,7 @@ from edge_client.offline.modes import LOCAL_GIVE_UP, OFFLINE_MODES, STALL
 from opensled.cli.addresses import address_option
 from opensled.cli.config import option
 from opensled.core.messages import MATCH
+from opensled.models.pasted_names import model_name
 from verify_server.options.limits_config import LimitsConfig
 from verify_server.options.serve_config import ServeConfig
 
@@ -90,6 +91,7 @@ class RelayConfig(LimitsConfig):
         bare=True,
         group="model and address of this relay",
         often=True,
+        read=model_name,
     )
     listen: str = address_option(
         "127.0.0.1:7412",

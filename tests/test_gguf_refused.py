@@ -83,6 +83,7 @@ def test_a_missing_tensor(name: str, tmp_path: Path) -> None:
 def test_a_missing_key(tmp_path: Path) -> None:
     writer = gguf.GGUFWriter(tmp_path / "a.gguf", "llama")
     add_tokenizer(writer, "qwen2")
+    writer.add_tensor("output_norm.weight", np.ones(4, np.float32))
     save(writer)
     refused(tmp_path / "a.gguf", r"lacks llama\.context_length; download it again")
 
@@ -274,7 +275,7 @@ SERVED = "served are a GGUF file, a folder with one, or a folder with config.jso
             f"a\\.bin is a pickle file, which can run code, so it is never opened; {SERVED}",
         ),
         ("a.pt", ("a.pt",), "a pickle"),
-        ("a.onnx", ("a.onnx",), f"is not a model of a known kind; {SERVED}"),
+        ("a.onnx", ("a.onnx",), f"is an ONNX model, which only drafts .*; {SERVED}"),
         ("a.gguf", ("a.gguf",), "it does not begin with GGUF; download it again"),
         ("model.safetensors", ("model.safetensors",), "is a part of a model; give its folder: "),
         ("", ("notes.md",), f"holds no model; {SERVED}"),

@@ -127,9 +127,7 @@ SHA = {"sha": OLDER}
         {**SHA, "siblings": [{"rfilename": "\x1b[2Ja-q4_k_m.gguf", "size": 4}]},
         {**SHA, "siblings": [{"rfilename": 7}]},
         {**SHA, "siblings": [{"rfilename": "a-q4_k_m.gguf", "size": 10**30}]},
-        {**SHA, "siblings": [{"rfilename": "a-q4_k_m.gguf", "size": True}]},
-        {**SHA, "siblings": [{"rfilename": "a-q4_k_m.gguf"}]},
-        {**SHA, "siblings": [{"rfilename": "a-q4_k_m.gguf", "lfs": 5}]},
+        {**SHA, "siblings": [{"rfilename": "a-q4_k_m.gguf", "lfs": {"size": str(10**30)}}]},
     ],
 )
 def test_a_hostile_listing_fetches_nothing(listing, hub, capsys):

@@ -14,6 +14,7 @@ from opensled.cli.addresses import address_option
 from opensled.cli.config import option
 from opensled.core.errors import UsageError
 from opensled.core.messages import MATCH, MAX_DEVICE, MAX_PACE
+from opensled.models.pasted_names import model_name
 from opensled.net.address import web_origins
 from opensled.process.logs import LEVELS
 
@@ -56,6 +57,7 @@ class DeviceConfig(LinkConfig):
         "this machine that belongs to the target; with --draft-url: the name of the server's model",
         metavar="MODEL",
         often=True,
+        read=model_name,
     )
     draft_url: str = address_option(
         "",

@@ -22,6 +22,7 @@ from opensled.drafting.table_file import (
     TableFile,
 )
 from opensled.drafting.tables import Rows, TableShape, as_rows
+from opensled.models.pasted_names import model_name
 from opensled.models.store import model_path
 from opensled.text.tokenizer import pieces_of, tokenizer_of
 
@@ -82,7 +83,10 @@ class BuildConfig:
 
     corpus: str = option("", "text files (UTF-8) or folders with text files, comma-separated", metavar="FILE")
     model: str = option(
-        "tiny", "model with the vocabulary: a bundled name, a folder or a tokenizer.json", metavar="MODEL"
+        "tiny",
+        "model with the vocabulary: a bundled name, a folder or a tokenizer.json",
+        metavar="MODEL",
+        read=model_name,
     )
     out: str = option("", "file for the table", metavar="FILE")
     leader_length: int = option(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from edge_client.device.config import COLOR_CHOICES, COLOR_HELP
 from edge_client.drafters import AUTO, require_drafter
 from opensled.cli.config import option
+from opensled.models.pasted_names import model_name
 from opensled.process.logs import LEVELS
 
 
@@ -17,6 +18,7 @@ class RunConfig:
         "model: a name listed by `opensled models list`, ORG/REPO[:QUANT] on Hugging Face, a GGUF file or a folder",
         positional=True,
         metavar="NAME",
+        read=model_name,
     )
     system: str = option(
         "", "system message, which tells the model how to behave", metavar="TEXT", often=True
@@ -46,6 +48,7 @@ class RunConfig:
         "",
         "draft model: a name, a file or a folder; default: the model that belongs to the target",
         metavar="MODEL",
+        read=model_name,
     )
     drafter: str = option(AUTO, "drafter, see opensled chat --help", metavar="NAME", check=require_drafter)
     color: str = option("auto", COLOR_HELP, choices=COLOR_CHOICES)

@@ -1,8 +1,8 @@
 """The tokenizer of a model that may be a GGUF file or a folder, without its weights."""
 
+from opensled.models.model_kind import is_gguf
 from opensled.models.store import model_file, model_path
 from opensled.text.tokenizer import TargetTokenizer
-from verify_server.engine.model_kind import is_gguf
 from verify_server.round.loaded_model import TextCodec
 
 

@@ -199,6 +199,8 @@ class _Parser(argparse.ArgumentParser):
 
     def _stray(self, message: str) -> str:
         """The error of a word that is no option, or of a value without one; "" for other errors."""
+        if message.endswith("ignored explicit argument 'f'"):
+            return "no option -hf; give the model's name alone: ORG/REPO:QUANT"
         if not message.startswith("unrecognized arguments: "):
             return ""
         word = message.removeprefix("unrecognized arguments: ").split()[0]

@@ -48,7 +48,7 @@ def fetch(source: Source, file: HubFile, show: Callable[[int], None]) -> str:
     and for a full disk, and what `HubClient.open` raises.
     """
     part = source.part(file.name)
-    with keeping(source.folder, file.bytes - source.part_size(file.name)):
+    with keeping(source.folder, (file.bytes or 0) - source.part_size(file.name)):
         part.parent.mkdir(parents=True, exist_ok=True)
         with part.open("a+b") as sink:
             return _Content(source, file, sink, show).complete()
@@ -59,16 +59,16 @@ class _Content:
 
     def __init__(self, source: Source, file: HubFile, sink: BinaryIO, show: Callable[[int], None]) -> None:
         self._source, self._file, self._sink, self._show = source, file, sink, show
+        self._size = file.bytes  # None until it is known: then an answer tells it, by its length or its end
         self._sink.seek(0)
         self._begin()
         while chunk := sink.read(CHUNK):
             self._count(chunk)
-        if self.done > file.bytes:
+        if self._size is None or self.done > self._size:
             self.clear()
 
     def _begin(self) -> None:
         self.done, self._sha256 = 0, hashlib.sha256()
-        self._blob = hashlib.sha1(f"blob {self._file.bytes}\0".encode(), usedforsecurity=False)
 
     def clear(self) -> None:
         """Begin anew."""
@@ -83,20 +83,18 @@ class _Content:
     def _count(self, chunk: bytes) -> None:
         self.done += len(chunk)
         self._sha256.update(chunk)
-        self._blob.update(chunk)
         self._show(self.done)
 
     def complete(self) -> str:
         """Fetch what is missing; the sha256 of the file, hex. Raises as `fetch` does."""
         attempts, endpoint = 0, self._source.hub.endpoint
-        while self.done < self._file.bytes:
+        while self._size is None or self.done < self._size:
             before, why = self.done, self._receive()
             attempts = 0 if self.done > before else attempts + 1
             if attempts >= ATTEMPTS:
                 raise Unreachable(
-                    f"the connection to {endpoint} broke off at {self.done / 1e6:.0f} of "
-                    f"{self._file.bytes / 1e6:.0f} MB of {self._file.name} ({why}); run the same command again "
-                    "to continue"
+                    f"the connection to {endpoint} broke off at {self.done / 1e6:.0f} of {(self._size or 0) / 1e6:.0f} "
+                    f"MB of {self._file.name} ({why}); run the same command again to continue"
                 )
             if attempts:
                 time.sleep(PAUSE * 2 ** (attempts - 1))
@@ -114,30 +112,42 @@ class _Content:
         with answer:
             if answer.status != 206:
                 self.clear()  # it knows no ranges
+            elif not answer.headers.get("Content-Range", f"bytes {self.done}-").startswith(
+                f"bytes {self.done}-"
+            ):
+                self.clear()
+                return "it began at another byte"
+            if self._size is None and answer.length is not None:
+                self._size = self.done + answer.length
             while True:
                 try:
                     chunk = answer.read(CHUNK)
                 except (OSError, HTTPException) as error:
                     return str(error) or type(error).__name__
-                if self.done + len(chunk) > file.bytes:
-                    raise ModelError(
-                        f"the hub sends more of {file.name} than the {file.bytes} bytes that it announced"
-                    )
+                if self.done + len(chunk) > min(file.most, self._size or file.most):
+                    raise ModelError(f"the hub sends more of {file.name} than {file.most} bytes")
                 self.write(chunk)
                 if not chunk:
+                    self._size = self.done if self._size is None else self._size
                     return "it ended early"
 
     def _digest(self) -> str:
         """Raises ModelError, and begins anew, if the hub announced another content."""
         found, file = self._sha256.hexdigest(), self._file
         announced = file.sha256 or file.blob
-        if announced and announced != (found if file.sha256 else self._blob.hexdigest()):
+        if announced and announced != (found if file.sha256 else self._blob()):
             self.clear()
             raise ModelError(
                 f"{file.name} arrived damaged: its sha256 is {found}, and the hub announced {announced}; run the same "
                 "command again"
             )
         return found
+
+    def _blob(self) -> str:
+        """git's id of what is there: of a small file."""
+        self._sink.seek(0)
+        head = f"blob {self.done}\0".encode()
+        return hashlib.sha1(head + self._sink.read(), usedforsecurity=False).hexdigest()
 
 
 def require_room(folder: Path, needed: int) -> None:

@@ -74,13 +74,34 @@ def _read(path: Path, modified: int, size: int) -> Head:
         return _head(_MetadataReader(file))
 
 
-def _head(reader: _MetadataReader) -> Head:
+def read_opening(path: Path) -> tuple[dict[str, Any], int]:
+    """The keys before the vocabulary, which say what a file is, and its number of tensors; none of a damaged file."""
+    keys: dict[str, Any] = {}
+    try:
+        with path.open("rb") as file:
+            reader = _MetadataReader(file)
+            tensors, pairs = _begin(reader)
+            for _ in range(pairs):
+                if (key := reader.text()).startswith("tokenizer.ggml.tokens"):
+                    break
+                keys[key] = reader.value(reader.number(4))
+            return keys, tensors
+    except (OSError, ValueError, struct.error):
+        return {}, -1
+
+
+def _begin(reader: _MetadataReader) -> tuple[int, int]:
+    """How many tensors and keys follow."""
     if reader.take(4) != MAGIC:
         raise ValueError("it does not begin with GGUF")
     version = reader.number(4)
     if version not in VERSIONS:
         raise ValueError(f"its version is {version}, not {' or '.join(map(str, VERSIONS))}")
-    tensors, pairs = reader.number(10), reader.number(10)
+    return reader.number(10), reader.number(10)
+
+
+def _head(reader: _MetadataReader) -> Head:
+    tensors, pairs = _begin(reader)
     metadata: dict[str, Any] = {}
     spans: dict[str, tuple[int, int]] = {}
     for _ in range(pairs):

@@ -6,6 +6,7 @@ one. The token goes to the hub itself, never to where it redirects.
 """
 
 import os
+import re
 from http.client import HTTPException, HTTPMessage, HTTPResponse
 from pathlib import Path
 from typing import IO, Any
@@ -31,12 +32,15 @@ from opensled.net.outward import is_near, tls_context, why_untrusted
 HUB = "https://huggingface.co"
 TIMEOUT = 20.0  # seconds without a byte
 MAX_ANSWER = 32 << 20  # bytes of a listing
+MAX_PAGES = 100  # of a listing
 # Where `hf auth login` keeps the token: HF_TOKEN_PATH, else $HF_HOME/token, else ~/.cache/huggingface/token.
 TOKEN_FILE = "token"
 
 
 class _Redirects(HTTPRedirectHandler):
     """Follows to HTTPS, and from HTTP to HTTP; gives the token only to the host that it is for."""
+
+    http_error_308 = HTTPRedirectHandler.http_error_302  # Python 3.10 does not know it
 
     def redirect_request(
         self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
@@ -94,16 +98,30 @@ class HubClient:
     def listing(self, repository: str, revision: str) -> Listing:
         """The files at a commit, branch or tag; "" = the hub's default branch. Raises as `open` does."""
         where = f"/revision/{quote(revision, safe='')}" if revision else ""
-        with self._get(f"/api/models/{repository}{where}?blobs=true", repository, revision) as answer:
-            try:
-                content = answer.read(MAX_ANSWER + 1)
-            except (OSError, HTTPException) as error:
-                raise Unreachable(f"{self.endpoint} broke off its answer: {error}; try again") from error
+        path: str | None = f"/api/models/{repository}{where}?blobs=true"
+        pages: list[bytes] = []
+        while path and len(pages) < MAX_PAGES:
+            with self._get(path, repository, revision) as answer:
+                pages.append(self._read(answer))
+                path = self._next_page(answer.headers.get("Link", ""))
+        return read_listing(pages[0], repository, *pages[1:])
+
+    def _read(self, answer: HTTPResponse) -> bytes:
+        try:
+            content = answer.read(MAX_ANSWER + 1)
+        except (OSError, HTTPException) as error:
+            raise Unreachable(f"{self.endpoint} broke off its answer: {error}; try again") from error
         if len(content) > MAX_ANSWER:
             raise Unreachable(
                 f"{self.endpoint} answers with more than {MAX_ANSWER >> 20} MB; it is not a model hub"
             )
-        return read_listing(content, repository)
+        return content
+
+    def _next_page(self, link: str) -> str | None:
+        """The path of the next page, which only this hub is asked for."""
+        found = re.search(r'<([^>\s]*)>\s*;[^,]*\brel="?next', link)
+        path = found[1].removeprefix(self.endpoint) if found else ""
+        return path if path.startswith("/") else None
 
     def open(self, repository: str, commit: str, name: str, start: int = 0) -> HTTPResponse:
         """A file from byte `start` on, or whole with status 200 if the hub knows no ranges.

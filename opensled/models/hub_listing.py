@@ -26,9 +26,15 @@ class HubFile(NamedTuple):
     """A file of a repository."""
 
     name: str  # path in the repository, with slashes
-    bytes: int
+    bytes: int | None  # None = the listing does not tell
     sha256: str  # hex; "" for a small file, which the hub names by `blob` only
     blob: str  # git's id of the content, hex; "" = unknown
+
+    @property
+    def most(self) -> int:
+        """Bytes that it may have."""
+        limit = MAX_TEXT if _is_text(self.name) else MAX_BYTES
+        return limit if self.bytes is None else self.bytes
 
 
 class Listing(NamedTuple):
@@ -46,31 +52,45 @@ class Selection(NamedTuple):
     others: list[str]  # quantizations that could be chosen instead; none where the user chose
 
 
-def read_listing(content: bytes, repository: str) -> Listing:
-    """Raises ModelError for an answer that is no listing, or that names what must not be fetched."""
+def read_listing(content: bytes, repository: str, *more: bytes) -> Listing:
+    """The listing of an answer and its further pages.
+
+    Raises ModelError for an answer that is no listing, or that names what must not be fetched.
+    """
     try:
         document = json.loads(content)
-        commit, siblings = document["sha"], document["siblings"]
-        if not COMMIT.fullmatch(commit) or len(siblings) > MAX_FILES:
+        commit, siblings = document["sha"], [*document["siblings"]]
+        for page in map(json.loads, more):
+            siblings += page["siblings"] if isinstance(page, dict) else page
+        if not _hex(COMMIT, commit) or len(siblings) > MAX_FILES:
             raise ValueError("no commit, or too many files")
-        files = [_file(entry) for entry in siblings]
+        files = [_file(entry) for entry in siblings if entry and entry.get("type") != "directory"]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ModelError(f"the hub's answer about {repository} cannot be used: {error}") from error
     return Listing(commit, {file.name: file for file in files})
 
 
 def _file(entry: dict[str, Any]) -> HubFile:
-    name, large = entry["rfilename"], entry.get("lfs") or {}
+    name, large = entry.get("rfilename", entry.get("path")), entry.get("lfs")
+    large = large if isinstance(large, dict) else {}
     if not _is_safe(name):
         raise ValueError(f"it names the file {name!r:.80}, which would lie outside of its folder")
-    size = large.get("size", entry.get("size"))
-    if type(size) is not int or not 0 <= size <= MAX_BYTES:
-        raise ValueError(f"it says that {name} has {size!r:.40} bytes")
-    return HubFile(name, size, _hex(SHA256, large.get("sha256")), _hex(COMMIT, entry.get("blobId")))
+    size = _size(large.get("size", entry.get("size")))
+    if size is not None and size > MAX_BYTES:
+        raise ValueError(f"it says that {name} has {size:.3g} bytes")
+    return HubFile(
+        name, size, _hex(SHA256, large.get("sha256", large.get("oid"))), _hex(COMMIT, entry.get("blobId"))
+    )
 
 
-def _hex(pattern: re.Pattern[str], digest: str | None) -> str:
-    return digest if digest and pattern.fullmatch(digest) else ""
+def _size(stated: object) -> int | None:
+    """Bytes as a mirror states them: a number, as a text, or not at all."""
+    text = str(stated)
+    return int(text) if text.isdecimal() and text.isascii() and len(text) < 40 else None
+
+
+def _hex(pattern: re.Pattern[str], digest: object) -> str:
+    return digest if isinstance(digest, str) and pattern.fullmatch(digest) else ""
 
 
 def _is_safe(name: str) -> bool:
@@ -126,7 +146,7 @@ def _folder(listing: Listing) -> list[HubFile]:
     """Weights and what belongs to them; config.json comes last: a folder that has it is complete."""
     files = [file for name, file in listing.files.items() if _is_weights(name) or _is_text(name)]
     for file in files:
-        if _is_text(file.name) and file.bytes > MAX_TEXT:
+        if _is_text(file.name) and file.bytes and file.bytes > MAX_TEXT:
             raise ModelError(
                 f"{file.name} has {file.bytes / 1e6:.0f} MB: no file of its kind needs more than 67 MB"
             )

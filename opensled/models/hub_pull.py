@@ -91,7 +91,9 @@ class _Pull:
                 if file.sha256:
                     require_pinned(self.repository, self.known, file.name, file.sha256)
             missing = [file for file in files if not self._is_there(file.name)]
-            require_room(self.folder, sum(file.bytes - self.source.part_size(file.name) for file in missing))
+            require_room(
+                self.folder, _bytes(missing) - sum(self.source.part_size(file.name) for file in missing)
+            )
             self._tell(missing)
             if self.pin is None:  # a pull that goes on later is of the same commit
                 write_pin(self.repository, self.known)
@@ -118,10 +120,10 @@ class _Pull:
                 f"taking {kind}; there are also {', '.join(others)}: opensled pull {name.repository}:{others[0]}"
             )
         if missing:
-            size, count = sum(file.bytes for file in missing) / 1e6, len(missing)
-            files = missing[0].name if count == 1 else f"{count} files"
+            size = f"{_bytes(missing) / 1e6:.0f} MB, " if _bytes(missing) else ""
+            files = missing[0].name if len(missing) == 1 else f"{len(missing)} files"
             tell(
-                f"fetching {name} from {self.source.hub.endpoint}: {files}, {size:.0f} MB, "
+                f"fetching {name} from {self.source.hub.endpoint}: {files}, {size}"
                 f"commit {self.listing.commit[:12]}"
             )
 
@@ -129,11 +131,11 @@ class _Pull:
         """The digests of what was missing; all of it lies in parts then."""
         digests: dict[str, str] = {}
         before = 0
-        with ProgressBar("fetching", sum(file.bytes for file in missing)) as bar:
+        with ProgressBar("fetching", _bytes(missing)) as bar:
             for file in missing:
                 digests[file.name] = fetch(self.source, file, partial(bar.show, before=before))
                 require_pinned(self.repository, self.known, file.name, digests[file.name])
-                before += file.bytes
+                before += self.source.part_size(file.name)
         return digests
 
     def _keep(self, digests: dict[str, str]) -> None:
@@ -149,3 +151,8 @@ class _Pull:
             found[name] = Seen(digest, status.st_size, status.st_mtime_ns)
         self.source.part(INDEX).unlink(missing_ok=True)
         write_pin(self.repository, self.known)
+
+
+def _bytes(files: list[HubFile]) -> int:
+    """As far as the hub tells."""
+    return sum(file.bytes or 0 for file in files)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from opensled.cli.config import option
 from opensled.models.model_pairs import PAIRS
+from opensled.models.pasted_names import model_name
 from opensled.models.store import FETCHABLE, known_models, missing_models, model_files, model_path
 
 
@@ -16,7 +17,7 @@ class ModelListConfig:
 
 @dataclass(frozen=True)
 class PathConfig:
-    name: str = option("", "name or path of a model", positional=True, metavar="NAME")
+    name: str = option("", "name or path of a model", positional=True, metavar="NAME", read=model_name)
     json: bool = option(False, "print JSON")
 
 

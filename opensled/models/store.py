@@ -9,6 +9,7 @@ from opensled.core.files import user_path
 from opensled.core.suggestion import did_you_mean
 from opensled.models import hub_names
 from opensled.models.hub_names import HubName, choose_model, gguf_models
+from opensled.models.model_kind import begins_as_gguf, first_part, why_no_model, why_not_here
 from opensled.models.model_pairs import PAIRS
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -168,7 +169,7 @@ def model_path(name_or_path: str, must_have: str | None = None) -> Path:
         raise NotFound(missing(name_or_path), "model")
     if must_have is not None and not _files(path, must_have):
         lacks = f"is no {must_have} file" if path.is_file() else f"has no {must_have}"
-        raise NotFound(f"{path} {lacks}; {_here()}", "model")
+        raise NotFound(f"{path} {lacks}; {why_no_model(path) or _here()}", "model")
     return path
 
 
@@ -188,7 +189,10 @@ def _place(name_or_path: str) -> Path:
 
 
 def _whole(path: Path) -> Path:
-    """The same path: a file that was asked for is made, of a folder its weights are."""
+    """The same path: a file that was asked for is made, of a folder its weights are. Of a model in the cache of the
+    hub's own tools it is the latest snapshot."""
+    if path.is_dir() and (latest := path / "refs/main").is_file():
+        path = path / "snapshots" / latest.read_text().strip()
     if path.is_dir():
         _make_shipped(path, "*.safetensors")
     else:
@@ -226,12 +230,22 @@ def require_known(*names: str) -> None:
 
 
 def model_file(name_or_path: str, pattern: str) -> Path:
-    """The one file of a model that matches `pattern`, or the path itself if it names a file."""
+    """The one file of a model that matches `pattern`, or the path itself if it names a file; of parts the first one.
+
+    Raises NotFound, also for a file that is no model.
+    """
     matches = _files(model_path(name_or_path, pattern), pattern)
+    matches = [item for item in matches if not why_not_here(item)] or matches[:1]
+    models = gguf_models(item.name for item in matches)
+    if len(models) == 1:
+        matches = [matches[0].with_name(models[0].files[0])]
     if len(matches) > 1:
         names = ", ".join(item.name for item in matches)
         raise NotFound(f"{matches[0].parent} has several {pattern}; name one by its path: {names}", "model")
-    return matches[0]
+    check = why_no_model if pattern == "*.gguf" else why_not_here
+    if why := check(matches[0]):
+        raise NotFound(why, "model")
+    return first_part(matches[0])
 
 
 def has_file(name_or_path: str, pattern: str) -> bool:
@@ -242,13 +256,17 @@ def has_file(name_or_path: str, pattern: str) -> bool:
 def _files(path: Path, pattern: str) -> list[Path]:
     if path.is_dir():
         _make_shipped(path, pattern)
+    if path.is_file() and pattern == "*.gguf" and begins_as_gguf(path):
+        return [path]
     candidates = [path] if path.is_file() else sorted(path.iterdir())
     return [item for item in candidates if item.is_file() and item.match(pattern)]
 
 
 def missing(name_or_path: str) -> str:
     """That a model is not here, and how to get it."""
-    name = hub_name(name_or_path)
+    name, path = hub_name(name_or_path), Path(name_or_path).expanduser()
+    if path.is_symlink():
+        return why_not_here(path)
     if name_or_path == ADAPTED:
         return "no draft was handed out to this device; opensled drafts pull fetches it from its server"
     if name_or_path in FETCHABLE:
@@ -259,9 +277,9 @@ def missing(name_or_path: str) -> str:
         return f"no model {name_or_path!r}; opensled pull {target} makes it"
     if name is not None:
         return f"{name_or_path} is not here; fetch it once: opensled pull {name_or_path} (models here: {_names()})"
-    if "/" in name_or_path or Path(name_or_path).suffix:
+    if "/" in name_or_path or (Path(name_or_path).suffix and ":" not in name_or_path):
         return f"{name_or_path} is missing: there is no such file or folder; {_here()}"
-    near = did_you_mean(name_or_path, (*known_models(), *FETCHABLE))
+    near = did_you_mean(name_or_path.partition(":")[0], (*known_models(), *FETCHABLE, *PAIRS))
     hint = f"{near} (see: opensled models list)" if near else f"; {_here()}"
     return f"no model {name_or_path!r}{hint}"
 
@@ -271,7 +289,8 @@ def _names() -> str:
 
 
 def _here() -> str:
-    return f"models here: {_names()}; give one of these or the path of a model (see: opensled models list)"
+    others = "ORG/REPO[:QUANT] of Hugging Face or a path (see: opensled models list)"
+    return f"models here: {_names()}; give one of these, {others}"
 
 
 def heldout_path() -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from opensled.cli.config import option
+from opensled.models.pasted_names import model_name
 
 
 @dataclass(frozen=True)
@@ -15,6 +16,7 @@ class SelftestConfig:
         "tiny",
         "target model: a name listed by `opensled models list`, a folder, a GGUF file, or a Hugging Face id",
         often=True,
+        read=model_name,
     )
     device: str = option("auto", "processor of the target: auto, cpu, cuda or cuda:1", often=True)
     dtype: str = option(

@@ -6,6 +6,7 @@ from http_api.waiting_room import WAIT_SECONDS
 from opensled.cli.addresses import address_option
 from opensled.cli.config import option
 from opensled.core.errors import UsageError
+from opensled.models.pasted_names import model_name
 from opensled.net.address import web_origins
 from opensled.process.logs import LEVELS
 from scheduler import POLICIES
@@ -50,6 +51,7 @@ class ServeConfig(LimitsConfig, GpuConfig, AdaptConfig, AccessConfig):
         bare=True,
         group="target and addresses",
         often=True,
+        read=model_name,
     )
     listen: str = address_option(
         "127.0.0.1:7411",
@@ -178,6 +180,7 @@ class ServeConfig(LimitsConfig, GpuConfig, AdaptConfig, AccessConfig):
         "the one that belongs to the target",
         metavar="MODEL",
         apart=True,
+        read=model_name,
     )
     server_draft: int = option(
         4,

@@ -9,10 +9,10 @@ from hw_profiles.detect import usable_cores
 from opensled.core import distribution
 from opensled.core.errors import NotFound, UnsupportedModel, UsageError
 from opensled.core.messages import ChatMessage
+from opensled.models.model_kind import is_gguf
 from opensled.models.store import has_file, is_hub_id, missing, model_file, model_path
 from opensled.process.load_thread import in_thread_that_ends
 from opensled.process.logs import tell, tell_long
-from verify_server.engine.model_kind import is_gguf
 from verify_server.options.serve_config import ServeConfig
 from verify_server.round.loaded_model import ServedModel, TextCodec, model_id_of
 from verify_server.text.hf_text import HFText
@@ -149,7 +149,7 @@ def _gguf_file(model: str) -> Path:
             f"{path} holds safetensors, which need engine torch: {distribution.command('server')}; "
             "engine llamacpp serves GGUF files"
         )
-    return path if path.is_file() else model_file(model, "*.gguf")
+    return model_file(model, "*.gguf")
 
 
 def _refuse_for_gguf(config: ServeConfig) -> None:

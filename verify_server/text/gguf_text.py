@@ -18,6 +18,7 @@ from opensled.core.errors import RequestError, UnsupportedModel, VocabularyMisma
 from opensled.core.messages import ChatMessage, Tool
 from opensled.core.vocabulary import fingerprint
 from opensled.models.gguf_file import read_metadata
+from opensled.models.model_kind import why_not_here
 from opensled.process.logs import announce
 from opensled.text.control_tokens import ControlTokens
 from opensled.text.tokenizer import tokenizer_of
@@ -167,7 +168,8 @@ class _TokenizerFolder:
         try:
             return self._with_added(tokenizer_of(path.read_bytes()))
         except Exception as error:  # tokenizers raises bare Exception
-            raise UnsupportedModel(f"{path} cannot be read: {error}; download it again") from error
+            damaged = f"{path} cannot be read: {error}; download it again"
+            raise UnsupportedModel(why_not_here(path) or damaged) from error
 
     def _with_added(self, tokenizer: Tokenizer) -> Tokenizer:
         """With tokens that tokenizer_config.json alone states, as transformers adds them."""

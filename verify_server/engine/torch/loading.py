@@ -32,6 +32,7 @@ from opensled.core.errors import (
 )
 from opensled.core.files import REFUSALS, user_path, why_not_written
 from opensled.models.hub import fetch_pinned
+from opensled.models.model_kind import is_gguf
 from opensled.models.store import model_file
 from verify_server.engine.torch import image_encoder, model_sizes
 from verify_server.engine.torch.attention import NAME, paged_attention
@@ -92,34 +93,11 @@ def find_weights(model: str) -> Weights:
     Raises NotFound, Unauthorized, Unreachable, or UnsupportedModel if the folder holds no weights.
     """
     path = user_path(model)
-    if path.is_file():
-        return Weights(path.parent, _gguf(path))
-    folder = path if path.is_dir() else _download(model)
-    if any(folder.glob("*.gguf")) and not any(folder.glob("*.safetensors")):
-        return Weights(folder, model_file(str(folder), "*.gguf").name)
-    return Weights(_complete(folder))
-
-
-def _gguf(path: Path) -> str:
-    with path.open("rb") as file:
-        if file.read(4) != b"GGUF":
-            raise UnsupportedModel(
-                f"{path} is not a readable GGUF file; give a GGUF file or a Hugging Face model folder"
-            )
-    return path.name
-
-
-def _complete(folder: Path) -> Path:
-    if not (folder / "config.json").is_file():
-        raise NotFound(
-            f"{folder} has neither a config.json nor a GGUF file: it is not a model folder", "model"
-        )
-    if not any(folder.glob("*.safetensors")):
-        raise UnsupportedModel(
-            f"{folder} has no .safetensors weights (pickled weights are never opened); convert it once where you "
-            "trust it: AutoModelForCausalLM.from_pretrained(folder).save_pretrained(new_folder)"
-        )
-    return folder
+    path = path if path.exists() else _download(model)
+    if not is_gguf(path):
+        return Weights(path)
+    file = model_file(str(path), "*.gguf")
+    return Weights(file.parent, file.name)
 
 
 def _download(model: str) -> Path:
@@ -185,6 +163,10 @@ def _refuse_quantized(folder: Path, config: Any) -> None:
     stated = [
         getattr(part, key, None) for part in parts for key in ("quantization_config", "compression_config")
     ]
+    if (
+        folder / "quantize_config.json"
+    ).is_file():  # beside a config.json that is silent, as GPTQ's first tools did
+        stated.append({"quant_method": "gptq"})
     if (found := next((each for each in stated if each is not None), None)) is not None:
         method = found.get("quant_method") if isinstance(found, dict) else None
         raise UnsupportedModel(

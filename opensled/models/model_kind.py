@@ -1,0 +1,203 @@
+"""What kind of model a path holds, told by its files alone: before an engine is chosen, and a library is imported."""
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from opensled.core.errors import NotFound, UnsupportedModel
+from opensled.models.hub_names import SPLIT, gguf_models
+
+SERVED = "served are a GGUF file, a folder with one, or a folder with config.json and *.safetensors"
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+UNFINISHED = (".incomplete", ".part", ".partial", ".crdownload", ".download", ".aria2", ".opdownload", ".tmp")
+POINTER = b"version https://git-lfs"
+INDEX = "model.safetensors.index.json"
+OWN = "the model's own GGUF file"
+# Type or architecture of a GGUF file that writes no text -> what it is, and what to give instead
+UNFIT = {
+    r"mmproj|clip": ("the projector of a vision model (mmproj)", OWN),
+    r"adapter": (
+        "an adapter (LoRA), which changes another model",
+        "that model, or both merged into one file",
+    ),
+    r"imatrix": ("statistics for quantizing a model (imatrix)", OWN),
+    r"controlvector": ("a control vector for another model", OWN),
+    r"vocab": ("a vocabulary without weights", OWN),
+    r"eagle\d*|dflash|medusa": ("a draft head of another model", OWN),
+    r".*(bert|embedding|rerank)\b.*|t5encoder|pooling": (
+        "a model for embeddings or ranking",
+        "one that writes text",
+    ),
+    r"flux|sdxl?\d*|wan|hyvid|ltxv|lumina2|qwen_image|z_image|hidream|cosmos|aura|whisper|wavtokenizer.*": (
+        "a model of pictures or sound",
+        "one that writes text",
+    ),
+}
+# Ends of the names of other files -> what is said of them
+FILES = {
+    (".gguf",): "is not a readable GGUF file: it does not begin with GGUF; download it again",
+    (".safetensors",): "is a part of a model; give its folder: {parent}",
+    PICKLES: f"is a pickle file, which can run code, so it is never opened; {SERVED}",
+    UNFINISHED: "is a download that has not ended; let it end, and give the whole file",
+    (".onnx", ".ort", ".onnx_data"): f"is an ONNX model, which only drafts (--drafter onnx); {SERVED}",
+    (".imatrix", ".dat"): f"holds statistics for quantizing a model; {SERVED}",
+    (".json", ".jinja", ".model", ".txt"): "belongs to a model; give its folder: {parent}",
+    (".zip", ".tar", ".gz", ".xz", ".zst", ".7z"): "is packed; unpack it, and give what is in it",
+}
+
+
+def is_gguf(path: Path) -> bool:
+    """Whether a model at `path` is GGUF, and not safetensors; raises NotFound or UnsupportedModel for neither."""
+    if why := why_no_model(path):
+        raise UnsupportedModel(why)
+    if path.is_file():
+        return True
+    if any(path.glob("*.safetensors")):
+        return False
+    if any(path.glob("*.gguf")):
+        return True
+    raise NotFound(f"{path} holds no model; {SERVED}", "model")
+
+
+def why_no_model(path: Path) -> str:
+    """What a file or folder is that cannot be served, in a line with the next step; "" = nothing speaks against it."""
+    if path.is_dir():
+        return _of_folder(path)
+    if why := why_not_here(path):
+        return why
+    if begins_as_gguf(path):
+        return _of_gguf(path)
+    if begins_as_gguf(path, b"<"):
+        return f"{path} is a web page; download the file itself (/resolve/ in its address, not /blob/)"
+    said = next((said for ends, said in FILES.items() if path.suffix.lower() in ends), "")
+    if path.suffix == ".safetensors" and (why := _of_config(path.parent)):
+        return why
+    return f"{path} {said.format(parent=path.parent) or f'is not a model of a known kind; {SERVED}'}"
+
+
+def begins_as_gguf(path: Path, mark: bytes = b"GGUF") -> bool:
+    """By its content: Ollama keeps such files without a suffix."""
+    with path.open("rb") as file:
+        return file.read(len(mark)) == mark
+
+
+def first_part(path: Path) -> Path:
+    """The first part of a split model, which llama.cpp is given; the file itself otherwise."""
+    return path.with_name(SPLIT.sub(r"-00001-of-\2", path.stem) + path.suffix)
+
+
+def why_not_here(path: Path) -> str:
+    """Why a file is named and not there: a pointer, a link to nothing, a missing part; "" = it is there."""
+    folder = path.parent
+    if path.is_symlink() and not path.exists():
+        return f"{path} links to {path.readlink()}, which is gone; fetch the model again"
+    if path.stat().st_size < 1024 and path.read_bytes().startswith(POINTER):
+        return f"{path} is a pointer of git-lfs, not the file itself; run in {folder}: git lfs install && git lfs pull"
+    missing = _missing_part(
+        path.name, {item.name for item in folder.iterdir()} if SPLIT.search(path.stem) else ()
+    )
+    return f"{path} is a part, and {missing} is missing beside it; fetch that, too" if missing else ""
+
+
+def _missing_part(name: str, there: Iterable[str]) -> str:
+    """The first part that is not `there` of the model whose part `name` is; "" = none is missing."""
+    stem, _, suffix = name.rpartition(".")
+    found, there = SPLIT.search(stem), set(there)
+    numbers = range(1, int(found[2]) + 1) if found else ()
+    parts = (f"{SPLIT.sub('', stem)}-{number:05}-of-{found[2]}.{suffix}" for number in numbers if found)
+    return next((part for part in parts if part not in there), "")
+
+
+def _of_gguf(path: Path) -> str:
+    what, instead = _unfit(path)
+    if not what:
+        return ""
+    beside = (model.files[0] for model in gguf_models(item.name for item in path.parent.iterdir()))
+    fit = next((name for name in beside if not _unfit(path.with_name(name))[0]), "")
+    return f"{path} is {what}, and no language model; give {instead}{f' ({fit})' if fit else ''}"
+
+
+def _unfit(path: Path) -> tuple[str, str]:
+    """Of UNFIT; "" twice for a model that writes text."""
+    from opensled.models.gguf_file import read_opening  # with numpy, which most commands do without
+
+    keys, tensors = read_opening(path)
+    architecture = str(keys.get("general.architecture", ""))
+    words = [str(keys.get("general.type", "")), architecture]
+    if not tensors and "split.count" not in keys and not SPLIT.search(path.stem):
+        words.append("vocab")
+    if keys.get(f"{architecture}.pooling_type"):
+        words.append("pooling")
+    kinds = (kind for word in words for kind in UNFIT if re.fullmatch(kind, word, re.IGNORECASE))
+    return UNFIT[found] if (found := next(kinds, None)) else ("", "")
+
+
+def _of_folder(folder: Path) -> str:
+    names = {item.name for item in folder.iterdir()}
+    weights = [folder / name for name in sorted(names) if name.endswith((".safetensors", ".gguf"))]
+    text = [folder / name for name in sorted(names) if name.endswith((".json", ".model", ".jinja"))]
+    if all(item.suffix == ".gguf" for item in weights) and any(not why_not_here(item) for item in weights):
+        weights = []
+    if why := next(filter(None, map(why_not_here, [*weights, *text])), ""):
+        return why
+    return _of_config(folder) or _of_weights(folder, names)
+
+
+def _of_config(folder: Path) -> str:
+    """What the papers beside the weights say of a model that is none to serve."""
+    names = {item.name for item in folder.iterdir()}
+    config = _read(folder / "config.json")
+    quantized = config.get("quantization_config") or {}
+    method = quantized.get("quant_method") if isinstance(quantized, dict) else None
+    if "adapter_config.json" in names and "config.json" not in names:
+        base = _read(folder / "adapter_config.json").get("base_model_name_or_path") or "its model"
+        return f"{folder} is an adapter (LoRA) of {base}; give that model, or both merged (merge_and_unload)"
+    if names & {"modules.json", "1_Pooling", "config_sentence_transformers.json"} or any(
+        re.search(r"(Classification|MaskedLM|QuestionAnswering|BertModel|RobertaModel)$", str(kind))
+        for kind in config.get("architectures") or ()
+    ):
+        return f"{folder} is a model for embeddings, ranking or sorting; give one that writes text"
+    if isinstance(config.get("quantization"), dict) and not method:
+        return f"{folder} is quantized for MLX on a Mac; give its original, or a GGUF file of it"
+    if str(method).startswith("exl"):
+        return f"{folder} is quantized for ExLlama ({method}); give its original, or a GGUF file of it"
+    return ""
+
+
+def _of_weights(folder: Path, names: set[str]) -> str:
+    safe = sorted(name for name in names if name.endswith(".safetensors"))
+    told = _read(folder / INDEX).get("weight_map")
+    missing = sorted(set(map(str, told.values())) - names) if isinstance(told, dict) else []
+    if missing:
+        return f"{folder} is not whole: {missing[0]}, which {INDEX} names, is missing; fetch that, too"
+    if safe and "config.json" not in names:
+        return f"{folder} has weights and no config.json: it is not a model folder; {SERVED}"
+    if safe and all(SPLIT.search(name.rpartition(".")[0]) for name in safe) and INDEX not in names:
+        return f"{folder} has the parts of a model and no {INDEX}; fetch that, too"
+    if safe or any(name.endswith(".gguf") for name in names):
+        return ""
+    if any(name.endswith(PICKLES) for name in names):
+        return (
+            f"{folder} has no .safetensors weights (pickled weights are never opened); convert it once where you trust "
+            "it: AutoModelForCausalLM.from_pretrained(folder).save_pretrained(new_folder)"
+        )
+    if unfinished := next((item for item in folder.rglob("*") if item.suffix in UNFINISHED), None):
+        return f"{unfinished} {FILES[UNFINISHED]}"
+    if inside := sorted({file.parent for file in folder.rglob("*.gguf")}):
+        return f"{folder} has its models in folders of their own; give {inside[0]}"
+    if any(folder.rglob("*.onnx")):
+        return f"{folder} holds ONNX, which only drafts (--drafter onnx); {SERVED}"
+    if names & {"config.json", "tokenizer.json", "tokenizer.model", "tokenizer_config.json"}:
+        return f"{folder} has no weights, only what belongs to them; fetch its *.safetensors, too"
+    return ""
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A JSON object; empty where it cannot be read, which others tell better."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,98 @@
+"""Names of models as people paste them: from browsers, other programs' commands, and file managers."""
+
+import os
+import re
+from pathlib import Path
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from opensled.core.errors import UsageError
+from opensled.models.hub_names import QUANT, HubName, parse
+
+HOW = "give ORG/REPO or ORG/REPO:QUANT on Hugging Face, or download the file and give its path"
+# Of another program, in front of the name
+_COMMAND = re.compile(
+    r"^(?:(?:\S*ollama|llama-\w+|lms|hf|huggingface-cli|vllm|sglang|opensled|docker|git|model|run|pull|get|serve|clone|chat"
+    r"|download|-hf|-hfr|--hf-repo|-m|--model(?:-path)?)(?:\s+|=))+(?=\S)"
+)
+_HUB = (
+    r"(?:(?:https?:)?//)?(?:www\.)?(?:huggingface\.com?|hf\.co|hf-mirror\.com)/+|(?:hf|huggingface):(?://)?"
+)
+_ELSEWHERE = re.compile(
+    r"^[a-z][a-z0-9+-]+://|^([\w-]+\.)*(modelscope|ollama|lmstudio|github|kaggle|civitai|docker|ghcr|quay)\.\w+/",
+    re.I,
+)
+_PAGES = (
+    r"(tree|blob|resolve|raw|blame|edit|commits?)/([^/]+)(?:/(.*))?"  # of a repository: kind, revision, file
+)
+
+
+def model_name(text: str) -> str:
+    """The name or path that a pasted text means: ORG/REPO[:QUANT], a path, or the text as it is.
+
+    Raises UsageError for an address that is not one of a model on a hub.
+    """
+    name = text.strip().strip("\"'`“”<>").strip()
+    if not name or _is_there(name):
+        return name
+    if name.lower().startswith("file:"):
+        return unquote(re.sub(r"^file:(?://(?:localhost)?(?=/))?", "", name, flags=re.IGNORECASE))
+    if "\\" in name:
+        return _from_windows(name)
+    if command := _COMMAND.match(name):
+        name, *more = name[command.end() :].split()
+        name = ":".join([name, *[word for word in more if word.endswith(".gguf")][:1]])
+    hub = re.escape((os.environ.get("HF_ENDPOINT") or "https://hf.co").rstrip("/"))
+    if found := re.match(rf"{_HUB}|{hub}/+", name, re.IGNORECASE):
+        return _of_link(name[found.end() :], name)
+    if _ELSEWHERE.match(name):
+        raise UsageError(f"{name} is not on Hugging Face, and models of other places are not fetched; {HOW}")
+    if found := re.fullmatch(r"([\w.-]+/[\w.-]+)@([\w.-]+)", name):
+        return _with(found[1], "", found[2], name)
+    bare = name.rstrip("/").removesuffix(":latest")
+    return bare if "/" not in bare or parse(bare) else name
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return Path(name).expanduser().exists()
+    except (OSError, RuntimeError, ValueError):  # too long, no home, a null character
+        return False
+
+
+def _from_windows(name: str) -> str:
+    """A path as this system writes it; WSL has the drives in /mnt."""
+    path = re.sub(r"^([A-Za-z]):", lambda drive: f"/mnt/{drive[1].lower()}", name).replace("\\", "/")
+    return path if _is_there(path) else name
+
+
+def _of_link(link: str, name: str) -> str:
+    """What a link names: `link` is all behind the host."""
+    parts = urlsplit(f"//hub/{link}")
+    path = re.sub(r"^(api/)?models/(?=[^/]+/[^/]+)", "", parts.path.strip("/"))
+    found = re.match(r"([^/]+/[^/@]+)(?:@([^/]+))?(?:/(.*))?$", path)
+    if not found or found[1].partition("/")[0] in ("datasets", "spaces", "collections", "docs", "papers"):
+        raise UsageError(f"{name} is not the page of a model; {HOW}")
+    page = re.fullmatch(_PAGES, found[3] or "")
+    file = page[3] if page else found[3]
+    shown = parse_qs(parts.query).get("show_file_info", [""])[0]
+    revision = found[2] or (page[2] if page else "")
+    return _with(unquote(found[1]), shown or unquote(file or ""), unquote(revision), name)
+
+
+def _with(repository: str, file: str, revision: str, name: str) -> str:
+    """The name of what a file or folder of a repository belongs to. Raises UsageError for an old revision."""
+    repository, _, choice = repository.removesuffix(".git").partition(":")
+    if _quant_of(revision):
+        revision, file = "", revision
+    if revision not in ("", "main", "master", "HEAD"):
+        raise UsageError(
+            f"{name} is of a revision; fetch it by: opensled pull {repository} --revision {revision}, then give "
+            f"{repository}"
+        )
+    file = file if file.lower().endswith(".gguf") else _quant_of(file)
+    return str(HubName(repository, choice or file)).removesuffix(":latest")
+
+
+def _quant_of(text: str) -> str:
+    found = QUANT.search(text)
+    return found[0] if found else ""
