@@ -328,9 +328,7 @@ def test_drafts_by_text_stand(kind, exact64, monkeypatch):
 
 def examined(url: str, model: str = "", own_s: float = 0.02, **facts: object) -> dict:
     """Findings by check, of a device whose target decodes a token in `own_s` seconds."""
-    report = ServerReport(
-        info=tiny_info(), tokenizer_json=TOKENIZER_JSON.decode(), decode_s=own_s, **facts
-    )
+    report = ServerReport(info=tiny_info(), tokenizer_json=TOKENIZER_JSON.decode(), decode_s=own_s, **facts)
 
     async def scenario():
         server = asyncio.get_running_loop().create_future()
