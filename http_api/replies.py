@@ -120,7 +120,12 @@ def _status() -> Schema:
                 "description": "tokens/s of the latest answers with drafts; null = not known yet",
             },
             "plain_rate": {**rate, "description": "tokens/s of the latest answers without drafts"},
-            "gain": {**rate, "description": "drafted_rate / plain_rate"},
+            "compared": {
+                **NATURAL,
+                "description": "tokens that were timed with drafts and without, the fewer",
+            },
+            "gain": {**rate, "description": "drafted_rate / plain_rate; null = too few tokens yet"},
+            "gain_words": {**TEXT, "description": "the gain, or why it is not known"},
         }
     )
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from hw_profiles.fading import FadingRatio, remaining_share
+from opensled.core.messages import HintReason
 from scheduler.confidences import UNTOLD, ConfidenceCalibration
 
 # Weights and half-lives in draft tokens. They are chosen: the usual acceptance of a device outweighs that of a single
@@ -18,6 +19,7 @@ USUAL = 30.0  # weight of the device's usual acceptance against that of the sequ
 PRIOR = 8.0  # weight of the guess about an unknown device
 SEQUENCE, DEVICE, TENANT = 64.0, 256.0, 2048.0  # half-lives of observations of each
 OF_DEVICE, OF_TENANT = 8, 33  # number of drafts in a mean of times: drafts made ahead are a part of them
+TRIED = 4  # drafts, of 4 tokens each in a probe, after which a device that rested counts as tried (chosen)
 OUTAGE = 2.0  # a draft counts with at most this multiple of its usual time away plus that of an unknown link
 BESIDE = 64.0  # steps with two drafts after which an observation counts half
 OFFERED = 256.0  # drafts requested by a tenant after which an observation counts half
@@ -40,6 +42,7 @@ class Forecast(NamedTuple):
     # Accepted tokens that a second draft adds to the first one, as a share of those that it would add if both were
     # independent; 0 if they always agree
     apart: float = 0.0
+    rested: int = 0  # answers that it began at rest since it was last tried, this one included
 
     def away_s(self, length: int) -> float:
         """Seconds from the departure of a verdict to the arrival of the next draft, of `length` tokens."""
@@ -91,12 +94,17 @@ class DeviceEstimate:
         self.acceptance = DraftAcceptance(guess.first, guess.later, PRIOR, half_life)
         self.delay_s, self.draft_s, self.jitter_s = guess.delay_s, guess.draft_s, guess.jitter_s
         self.drafts = guess.drafts
-        self.hint: int | None = None  # the latest one given to any of its sequences
+        # The latest one given to any of its sequences, and the reason of a 0
+        self.hint: int | None = None
+        self.why: HintReason | None = None
         self.confidences: ConfidenceCalibration = ConfidenceCalibration(
             tenant.confidences if tenant else None
         )
         # Of the tokens that all sequences of the tenant have asked the server's drafter for, those that it proposed
         self.offered: FadingRatio = tenant.offered if tenant else FadingRatio(OFFERED, PRIOR, PRIOR)
+        self.rested = self._tried = (
+            0  # answers begun at rest since TRIED drafts have come; and drafts since then
+        )
         self._tenant = tenant
         self._beside = FadingRatio(BESIDE, guess.apart, 1.0)
 
@@ -121,6 +129,12 @@ class DeviceEstimate:
         if self._tenant is not None:
             self._tenant.add_arrival(away_s, length, drafting_s)
 
+    def add_draft(self) -> None:
+        """A draft has come, however late."""
+        self._tried += 1
+        if self._tried >= TRIED:
+            self.rested = self._tried = 0
+
     def add_verdict(self, length: int, accepted: int, unseen: Sequence[float] = ()) -> None:
         """See `DraftEstimate.add_verdict`."""
         self.acceptance.add_verdict(length, accepted, unseen)
@@ -140,9 +154,8 @@ class DeviceEstimate:
 
     def forecast(self, first: float, later: float) -> Forecast:
         """The forecast for the next draft of a sequence with these chances."""
-        return Forecast(
-            first, later, self.delay_s, self.draft_s, self.jitter_s, self.drafts, self._beside.ratio
-        )
+        times = self.delay_s, self.draft_s, self.jitter_s
+        return Forecast(first, later, *times, self.drafts, self._beside.ratio, self.rested)
 
 
 class DraftEstimate:
@@ -240,6 +253,7 @@ class DeviceBook:
         mean = self._tenants.setdefault(tenant, DeviceEstimate(self._guess))
         devices = self._devices.setdefault(tenant, OrderedDict())
         found = devices.pop(device, None) or mean.another()
+        found.rested += found.hint == 0
         if device:
             devices[device] = found
             if len(devices) > MAX_DEVICES:

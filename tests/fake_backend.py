@@ -28,7 +28,7 @@ class FakeBackend:
     """Says `words` whatever it is asked; remembers what that was, and whether it was let go."""
 
     rule, server_away, writes_alone, refusal = "match", False, False, ""
-    status = DraftStatus(True, "k = 4 by the server's hint", 4, 31.0, 18.0)
+    status = DraftStatus(True, "drafts of 4 tokens; the server asks for them", 4, 31.0, 18.0, 200)
 
     def __init__(
         self, error=None, fail_after=10**6, reason="eos", endless=False, words=WORDS, fails=None, **info

@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from edge_client.lengths.fixed import FixedLength
 from opensled.core.errors import Overloaded
-from opensled.core.messages import Open, SamplingParams
+from opensled.core.messages import Draft, DraftBlock, DraftToken, Open, SamplingParams
+from scheduler.estimates import GUESS, DeviceBook
 from scheduler.goodput.policy import Goodput
+from scheduler.plan import Slice
 from tests.fakes import FakeEngine, OracleDrafter, continuation
 from tests.system import ask, running
 from tests.test_session import Bench
@@ -28,6 +30,8 @@ from verify_server.round.budget import (
     DraftRecords,
     Quota,
 )
+from verify_server.round.device_source import DeviceDrafts
+from verify_server.round.offer import DraftLimits
 
 WRONG = (9, 9, 9, 9)
 PARAMS = SamplingParams(temperature=0, max_tokens=150)
@@ -185,3 +189,27 @@ def test_garbage_drafts_buy_nothing(policy):
             assert engine.computed - 1200 <= 4 * (2 * EVIDENCE + 1200 / PROBE) + 20
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("advice", [None, 0, 3])
+def test_a_rest_of_an_earlier_answer_ends(advice):
+    """Seen: one draft that was never timed, a hint of 0, and no policy that knew enough to ask again."""
+    limits, known = DraftLimits(100, 8), DeviceBook()
+    known.of("", "kitchen").device.hint = 0
+    drafts = DeviceDrafts(known.of("", "kitchen"))
+    hint = drafts.hint(Slice(1, 1, True, hint=advice), limits, 9, 0.0)
+    assert drafts.turn.hint == 0 and hint == (RETURN if advice is None else advice)
+
+
+@pytest.mark.parametrize("answers", [1, 2])
+def test_a_device_whose_drafts_are_always_late_is_known_by_its_own_word(answers):
+    """By its second one: the first may have followed the reading of the text."""
+    book = DeviceBook()
+    drafts = DeviceDrafts(book.of("", "kitchen"))
+    for number in range(2):
+        assert not drafts.estimate.drafts
+        drafts.receive(Draft(drafts.turn.latest + 1, DraftBlock(9, (DraftToken(1),) * 4), 2.0), 50.0)
+        if answers == 2 and not number:
+            drafts.estimate.device.hint = 0
+            drafts = DeviceDrafts(book.of("", "kitchen"))
+    assert drafts.estimate.drafts == 1 and drafts.estimate.forecast.draft_s > 2 * GUESS.draft_s

@@ -180,7 +180,7 @@ def test_models_and_health():
     assert call(backend, "/health", method="GET").json() == {"status": "ok", "server": "away"}
     assert refusal(call(backend, "/readyz", method="GET"), 503)["code"] == "unreachable"
     status = call(backend, "/status", method="GET").json()
-    assert status["drafting"] and status["length"] == 4 and status["words"] == "k = 4 by the server's hint"
+    assert status["drafting"] and status["length"] == 4 and status["words"] == backend.status.words
 
 
 def test_the_field_of_an_error_midway_is_the_client_s_word():

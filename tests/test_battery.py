@@ -19,6 +19,7 @@ from edge_client.lengths.words import draft_status
 from hw_profiles.sysfs import BoardState
 from opensled.core.answer import Task
 from opensled.core.messages import DraftToken, Limits
+from opensled.core.turns import Turn
 from tests.devices import device_on, read
 from tests.serving import GREEDY, PROMPT, serving
 from tests.system import until
@@ -47,11 +48,11 @@ def test_below_the_floor_nothing_is_drafted(state: BoardState, length: int) -> N
 def test_the_reason_is_said_and_forgotten_once_it_is_charged() -> None:
     limits, board = Limits(16, 1000), [LOW]
     policy = BatterySaver(HintLength(), 20.0, lambda: board[0])
-    status = draft_status(policy, limits, 8)
+    status = draft_status(policy, limits, Turn(8))
     assert not status.drafting
     assert status.words == "not drafting: the battery is at 15 %, and drafts rest below 20 %"
     board[0] = BoardState(battery_percent=90)
-    assert draft_status(policy, limits, 8).words == "k = 8 by the server's hint"
+    assert draft_status(policy, limits, Turn(8)).words == "drafts of 8 tokens; the server asks for them"
 
 
 def test_above_it_the_policy_decides_all_else() -> None:

@@ -36,7 +36,7 @@ class FakeDevice:
     """Answers from a script: texts, or errors to raise."""
 
     drafter_name = "fake"
-    status = DraftStatus(True, "k = 4 by the server's hint", 4)
+    status = DraftStatus(True, "drafts of 4 tokens; the server asks for them", 4)
 
     def __init__(self, *script, context=100, template=True, images=None):
         limits = SimpleNamespace(context_length=context)
@@ -133,7 +133,7 @@ def test_the_commands_speak(tmp_path):
         "/exit",
         "never asked",
     )
-    assert "k = 4 by the server's hint" in shown
+    assert "drafts of 4 tokens; the server asks for them; gain: not enough yet" in shown
     assert "/system [TEXT]" in shown and "1 finished answer, " in shown and "no system message now" in shown
     assert json.loads(path.read_text())["messages"][1] == {"role": "assistant", "content": "one"}
 

@@ -10,6 +10,7 @@ from opensled.core.messages import (
     DraftBlock,
     DraftToken,
     Failure,
+    HintReason,
     Limits,
     ModelInfo,
     Open,
@@ -48,6 +49,8 @@ SERVER = [
     Opened((1, 2), b"k" * 16, b"resume", Limits(16, 4096, 64), coarse_tools=("slow", "other")),
     Verdict(7, (5, 6), 1, 3, "", 0),
     Verdict(7, (), 0, 0, "eos", None),
+    Verdict(7, (5,), hint=0, why=HintReason("step", 4, 3.125, 0.875, 15.0, 22.0, 0.125, 1.5)),
+    Opened((1,), b"k" * 16, b"", Limits(16, 4096), 0, why=HintReason("operator")),
     Prefill(1200, 6596, 640),
     Prefill(0, 1),
     Prefill(2, 9, 0, 0, (PromptToken(0, ((5, 0.0),)), PromptToken(7, ((6, -1.5), (8, -0.25))))),
@@ -165,3 +168,24 @@ def test_a_device_reads_how_a_newer_server_describes_itself():
     reply.MergeFromString(UNKNOWN)
     reply.limits.MergeFromString(UNKNOWN)
     assert codec.decode_description(reply.SerializeToString()) == INFO
+
+
+# As the release before wrote them: no reason of a hint.
+OLD = {
+    "1211080712040102ac021802200330004a0101": Verdict(7, (1, 2, 300), 2, 3, hint=0, loose=(1,)),
+    "0a290a02050612106b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b1a01742205081010e807280442056d61746368": Opened(
+        (5, 6), b"k" * 16, b"t", Limits(16, 1000), hint=4
+    ),
+}
+
+
+@pytest.mark.parametrize(("wire", "message"), OLD.items())
+def test_hints_without_a_reason_are_written_and_read_as_before(wire, message):
+    assert codec.server_message(bytes.fromhex(wire)) == message
+    assert codec.encode_server(message).SerializeToString().hex() == wire
+
+
+@pytest.mark.parametrize("why", [pb.HintReason(cause=99), pb.HintReason(cause=1, gain=float("nan"))])
+def test_a_reason_that_says_nothing_here_spoils_no_verdict(why):
+    sent = pb.ServerMessage(verdict=pb.Verdict(base=7, tokens=[5], hint=0, why=why))
+    assert codec.server_message(sent.SerializeToString()) == Verdict(7, (5,), hint=0, why=HintReason())

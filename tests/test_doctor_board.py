@@ -79,28 +79,9 @@ def test_where_the_number_of_threads_comes_from():
 def test_a_copy_of_a_boards_files_tells_of_that_board_alone(name, tmp_path, capsys):
     assert main(["doctor", "--root", str(plant(name, tmp_path)), "--json"]) == 0
     checks = [item["check"] for item in json.loads(capsys.readouterr().out)["findings"]]
-    assert checks == [
-        "board",
-        "heat and power",
-        "draft speed here",
-        "round trip",
-        "assumed",
-        "drafting",
-        "drafting",
-    ]
+    assert checks == ["board", "heat and power"]
 
 
-def test_people_read_two_groups(tmp_path, capsys):
-    main(["doctor", "--root", str(plant("agx-orin", tmp_path)), "--link", "5g"])
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"the board below {tmp_path}" and "what drafting brings here" in lines
-    assert any("25 ms (assumed: 5g" in line for line in lines)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [(["--root", "/nowhere"], "no proc folder"), (["--link", "string"], "no profile 'string'")],
-)
-def test_what_does_not_exist(arguments, said, capsys):
-    assert main(["doctor", *arguments]) == 3
-    assert said in capsys.readouterr().err
+def test_a_folder_without_a_board(capsys):
+    assert main(["doctor", "--root", "/nowhere"]) == 3
+    assert "no proc folder" in capsys.readouterr().err

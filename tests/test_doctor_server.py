@@ -85,7 +85,7 @@ def test_a_server_that_is_well(ca, tmp_path):
     ]
     for report in (plain, secure):
         assert {item.check for item in report.findings if item.status != "ok"} == {"chat"}
-        assert report.info.model_id == "fake" and report.round_trip > 0 and report.speed.decode_s > 0
+        assert report.info.model_id == "fake" and report.decode_s > 0
 
 
 # -- name and connection ---------------------------------------------------------------------------------

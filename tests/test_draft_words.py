@@ -10,11 +10,12 @@ import pytest
 from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
 from edge_client.lengths.hint import HintLength
-from edge_client.lengths.words import NOT_WANTED, draft_status
+from edge_client.lengths.words import draft_status
 from opensled.core.answer import Task
-from opensled.core.messages import Limits
+from opensled.core.messages import HintReason, Limits
 from opensled.core.printable import digits
-from opensled.drafting.status import DraftStatus
+from opensled.core.turns import Turn
+from opensled.drafting.status import ENOUGH, NOT_TOLD, DraftStatus
 from tests.devices import read
 from tests.serving import PROMPT
 from tests.test_page_view import CONFIG, LONG, page_of, shown
@@ -32,25 +33,52 @@ def test_two_digits_count(value, two, three):
     assert (digits(value), digits(value, 3)) == (two, three)
 
 
+ASKED, OWN = "; the server asks for them", "; the server leaves their length to this device"
+NUMBERS = HintReason("", 4, 3.1, 0.9, 15.0, 22.0, 0.12, 0.4)
+
+
 @pytest.mark.parametrize(
-    ("policy", "hint", "words"),
+    ("policy", "turn", "words"),
     [
-        (HintLength(), None, "k = 4: the server has given no hint"),
-        (HintLength(), 8, "k = 8 by the server's hint"),
-        (HintLength(2), 8, "k = 2 at most, the server's hint is 8"),
-        (HintLength(tree=60), 8, "k = 8 by the server's hint, trees of 60 where the drafter has them"),
-        (FixedLength(6), 4, "k = 4 by the server's hint"),
-        (ConfidenceLength(8), None, "k = 8: the server has given no hint, until a token below 0.4"),
-        (HintLength(), 0, f"not drafting: {NOT_WANTED}"),
+        (HintLength(), None, "drafts of 4 tokens; not tried yet"),
+        (HintLength(), Turn(), f"drafts of 4 tokens{OWN}"),
+        (HintLength(), Turn(8), f"drafts of 8 tokens{ASKED}"),
+        (HintLength(), Turn(1), f"drafts of 1 token{ASKED}"),
+        (HintLength(2), Turn(8), "drafts of 2 tokens; the server would take 8"),
+        (HintLength(tree=60), Turn(8), f"drafts of 8 tokens, trees of 60 where the drafter has them{ASKED}"),
+        (FixedLength(6), Turn(4), f"drafts of 4 tokens{ASKED}"),
+        (ConfidenceLength(8), Turn(), f"drafts of 8 tokens, fewer where it is less than 40% sure{OWN}"),
+        *((FixedLength(4), Turn(0, NUMBERS._replace(cause=cause)), f"not drafting: {words}") for cause, words in (
+            ("step", "a step over 5 tokens takes 3.1 times one over 1 here: drafts would give 0.90x"),
+            ("device", "this device drafts 15 tokens/s, and the server writes 22: drafts would give 0.90x"),
+            ("link", "a draft is 120 ms on its way, and the server writes 22 tokens/s: drafts would give 0.90x"),
+            ("acceptance", "the target would accept 0.40 of 4 draft tokens: drafts would give 0.90x"),
+            ("others", "drafts of this device would slow other users of the server down"),
+            ("operator", "rested by the server's operator"),
+            ("quota", "as much as the server verifies for this user is used up for the moment"),
+            ("rejected", "the target rejected nearly all of its drafts; now and then it is tried again"),
+            ("untried", "no draft of it has come in time yet, and it is asked again soon"),
+            ("request", "the latest answer could not use drafts"),
+            ("", NOT_TOLD), ("of a newer server", NOT_TOLD),
+        )),
+        (HintLength(), Turn(0), f"not drafting: {NOT_TOLD}"),
     ],
-)
-def test_it_says_how_much_it_drafts_and_why(policy, hint, words):
-    assert draft_status(policy, Limits(16, 1000, max_tree=64), hint).words == words
+)  # fmt: skip
+def test_it_says_how_much_it_drafts_and_why(policy, turn, words):
+    assert draft_status(policy, Limits(16, 1000, max_tree=64), turn).words == words
 
 
-def test_a_gain_is_known_once_both_rates_are():
-    assert DraftStatus(True, "k = 4", 4, 28.0, 70.0).figures()["gain"] == pytest.approx(0.4)
-    assert DraftStatus(True, "k = 4", 4, 28.0).gain is DraftStatus(True, "k = 4", 4).gain is None
+def test_a_server_that_takes_no_drafts_says_so():
+    assert draft_status(HintLength(), Limits(0, 9), None).words == "not drafting: the server takes no drafts"
+
+
+@pytest.mark.parametrize("rates", [(28.0, None), (None, 70.0), (None, None), (28.0, 70.0)])
+@pytest.mark.parametrize("compared", [0, ENOUGH - 1, ENOUGH])
+def test_a_gain_is_told_once_enough_was_timed_of_both(rates, compared):
+    status = DraftStatus(True, "", 4, *rates, compared)
+    known = all(rates) and compared >= ENOUGH
+    assert status.figures()["gain"] == (pytest.approx(0.4) if known else None)
+    assert status.gain_words.startswith("0.40x" if known else f"not enough yet: {compared} of 200 tokens")
 
 
 def test_a_new_target_is_compared_with_no_other_ones_rate():

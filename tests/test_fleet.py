@@ -10,7 +10,8 @@ from dataclasses import replace
 import pytest
 
 from opensled.core.errors import NotFound
-from opensled.core.messages import Open, SamplingParams
+from opensled.core.messages import HintReason, Open, SamplingParams
+from opensled.drafting.status import why_at_rest
 from scheduler.goodput.policy import Goodput
 from tests.fakes import FakeEngine, OracleDrafter, continuation
 from tests.gated_target import SlowEngine
@@ -214,11 +215,14 @@ def test_the_switch_stops_a_devices_drafts_and_changes_no_word(policy):
             await until(lambda: mine.counts.drafts and other.counts.drafts)
             view.switch("local", "kitchen", False)
             assert not rows(view)["local", "kitchen"]["drafting"]
-            await until(lambda: rows(view)["local", "kitchen"]["hint"] == 0)
+            rested = why_at_rest(HintReason("operator"))
+            await until(lambda: rows(view)["local", "kitchen"]["why"] == rested)
+            assert rows(view)["local", "kitchen"]["hint"] == 0
             verified, theirs, tokens = mine.counts.drafts, other.counts.drafts, mine.tokens
             await until(lambda: mine.tokens > tokens + 40)
             assert mine.counts.drafts == verified
             view.switch("local", "kitchen", True)
+            await until(lambda: rows(view)["local", "kitchen"]["why"] != rested)
             # The other policy asks for drafts where they pay, which a busy machine decides.
             if policy == "fcfs":
                 assert other.counts.drafts > theirs

@@ -6,15 +6,17 @@ Run: pytest tests/test_goodput_rules.py
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from random import Random
 
 import numpy as np
 import pytest
 
 from hw_profiles.step_cost import HardwareProfile, Roofline
-from scheduler.estimates import Forecast
+from scheduler.estimates import TRIED, DeviceBook, Forecast
 from scheduler.goodput.assignment import OWN_BETTER, DraftPlanner, PromptLoad
 from scheduler.goodput.policy import Goodput
+from scheduler.goodput.probes import RESTED
 from scheduler.goodput.state import REVIEW_S, GoodputState, current
 from scheduler.goodput.step_budget import BACKGROUND_S, LONG_S
 from scheduler.plan import BatchPlan, SessionView, Slice, Snapshot
@@ -109,10 +111,24 @@ def test_a_draft_that_is_worth_it_is_waited_for_until_it_is_late() -> None:
     assert chosen(plan(drafting(), now=found.wake_at + 1e-3)) == [1]
 
 
-@pytest.mark.parametrize("forecast", [HOPELESS, FAR], ids=["hopeless", "far away"])
-def test_a_device_that_does_not_help_is_not_waited_for_and_told_to_rest(forecast: Forecast) -> None:
-    found = plan(drafting(forecast=forecast))
-    assert hints(found) == {1: 0}
+@pytest.mark.parametrize(
+    ("cause", "forecast", "profile"),
+    [
+        ("acceptance", HOPELESS, READS),
+        ("link", FAR, READS),
+        ("device", GOOD._replace(draft_s=0.3), READS),
+        ("step", GOOD._replace(delay_s=0.001, draft_s=0.0005, first=0.7, later=0.6), COMPUTES),
+    ],
+)
+def test_a_device_that_does_not_help_is_not_waited_for_and_told_to_rest(
+    cause: str, forecast: Forecast, profile: HardwareProfile
+) -> None:
+    """And why, once."""
+    (piece,) = plan(drafting(forecast=forecast), profile=profile).slices
+    assert piece.hint == 0 and piece.why and piece.why.cause == cause
+    assert piece.why.gain < 1 and piece.why.server_rate > 0 and piece.why.step_times >= 1
+    (later,) = plan(drafting(forecast=forecast, hint=0), profile=profile).slices
+    assert later.hint == 0 and later.why is None
 
 
 def test_an_unknown_device_gets_no_advice_and_is_not_waited_for() -> None:
@@ -273,6 +289,30 @@ def test_a_device_that_was_told_to_rest_is_asked_again_in_the_long_run() -> None
         memory, now = found.memory, now + 0.1
     assert heard[0] == 0 and heard.count(0) > len(heard) / 2
     assert any(hint for hint in heard), "it was never asked again"
+
+
+@pytest.mark.parametrize("accepted", [0, 1])
+def test_a_device_that_rests_after_one_token_is_asked_again_within_some_answers(accepted: int) -> None:
+    """Its one draft came so late that the pause before the next try is longer than all its answers."""
+    book, asked, now = DeviceBook(), [], NOW
+    for answer in range(40):
+        estimate = book.of("", "kitchen")
+        if not answer:
+            estimate.add_arrival(9.0, 1, 8.0)
+            estimate.add_verdict(1, accepted)
+            estimate.device.hint = 0
+        memory, heard = None, 0
+        for _ in range(30):  # 3 s
+            now += 0.1
+            session = view(answer, hint=0, forecast=estimate.forecast, waiting_since=now, ready_since=now)
+            found = Goodput(WAIT).plan(Snapshot((session,), memory), READS, now)
+            memory, heard = found.memory, heard + sum(piece.hint or 0 for piece in found.slices)
+        if heard:
+            for _ in range(TRIED // 2):  # one answer is not enough
+                estimate.device.add_draft()
+            asked.append(answer)
+    assert asked[0] <= RESTED + 1 and len(asked) >= 6
+    assert max(later - before for before, later in pairwise(asked)) <= RESTED + 1
 
 
 def test_a_pace_is_kept_also_where_drafting_would_commit_more() -> None:

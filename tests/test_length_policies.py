@@ -20,6 +20,7 @@ from edge_client.lengths.hint import HintLength
 from edge_client.lengths.words import draft_status
 from opensled.core.errors import UsageError
 from opensled.core.messages import DraftToken, Limits
+from opensled.core.turns import Turn
 
 
 class Pairs(DraftLengthPolicy):
@@ -50,7 +51,7 @@ def test_a_block_never_exceeds_its_limit_the_hint_or_the_length_of_its_owner(
 
 def test_a_hint_of_zero_means_no_drafts(policy: DraftLengthPolicy) -> None:
     assert policy.most(16, 0) == policy.nodes(16, 0) == 0
-    assert not draft_status(policy, LIMITS, 0).drafting
+    assert not draft_status(policy, LIMITS, Turn(0)).drafting
 
 
 def test_a_pulled_block_stops_where_it_must(policy: DraftLengthPolicy) -> None:
@@ -61,10 +62,10 @@ def test_a_pulled_block_stops_where_it_must(policy: DraftLengthPolicy) -> None:
 @given(name=st.sampled_from(NAMES), owner=st.integers(0, 20), hint=st.none() | st.integers(0, 40))
 def test_it_says_what_it_does(name: str, owner: int, hint: int | None) -> None:
     policy = length_policy(name, LengthOptions(length=owner))
-    status, length = draft_status(policy, LIMITS, hint), policy.most(LIMITS.max_draft, hint)
+    status, length = draft_status(policy, LIMITS, Turn(hint)), policy.most(LIMITS.max_draft, hint)
     assert status.length == length and status.drafting == (length > 0)
-    assert status.words.startswith(f"k = {length}" if length else "not drafting: ")
-    assert ("by the server's hint" in status.words) == (length > 0 and length == hint)
+    assert status.words.startswith(f"drafts of {length} token" if length else "not drafting: ")
+    assert ("the server asks for them" in status.words) == (length > 0 and length == hint)
 
 
 def test_the_hint_is_an_order() -> None:

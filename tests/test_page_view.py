@@ -102,6 +102,10 @@ def test_what_drafts_gain_is_measured():
             assert look["server"]["opening_s"] > 0
             await read(device, Task(PROMPT, LONG, drafts=False))
             draft = shown(view)["draft"]
+            assert draft["gain"] is None and draft["gain_words"].startswith("not enough yet: 59 of 200")
+            for drafts in (True, False) * 3:
+                await read(device, Task(PROMPT, LONG, drafts=drafts))
+            draft = shown(view)["draft"]
             assert draft["gain"] == pytest.approx(draft["drafted_rate"] / draft["plain_rate"])
 
     asyncio.run(scenario())
@@ -145,7 +149,7 @@ def test_rates_stand_on_what_is_known():
         101, 1, rounds=2, of_rounds=6
     )  # the server wrote nearly all of it: neither with drafts nor without
     assert rates() == (20.0, 5.0)
-    for _ in range(100):
+    for _ in range(400):
         finished(11, 1)  # the server has become faster
     assert telemetry.rate_plain.ratio == pytest.approx(10.0, rel=0.01)
     finished(11, 0, rounds=1, of_rounds=11)  # all at once: no division by zero

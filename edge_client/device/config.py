@@ -302,8 +302,5 @@ class DoctorConfig(DeviceConfig):
     root: str = option(
         "/", "folder with a copy of /proc, /sys and /etc of the board to examine", metavar="FOLDER"
     )
-    link: str = option(
-        "wifi-good", "link to assume if no server answers: a name listed by `opensled profile list`"
-    )
     color: str = option("auto", COLOR_HELP, choices=COLOR_CHOICES)
     json: bool = option(False, "print the findings as JSON", often=True)

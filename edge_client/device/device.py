@@ -228,10 +228,11 @@ class Device:
             status = resting(NOTHING_TO_DRAFT_WITH)
         else:
             limits = session.limits if session else self.info.limits
-            status = draft_status(self._lengths, limits, session.turn.hint if session else None)
+            status = draft_status(self._lengths, limits, session.turn if session else None)
         words = "; ".join(filter(None, [status.words, self._factory.note]))
-        drafted, plain = counts.rate_drafted.ratio or None, counts.rate_plain.ratio or None
-        return replace(status, words=words, drafted_rate=drafted, plain_rate=plain)
+        drafted, plain = counts.rate_drafted, counts.rate_plain
+        rates = {"drafted_rate": drafted.ratio or None, "plain_rate": plain.ratio or None}
+        return replace(status, words=words, compared=int(min(drafted.seen, plain.seen)), **rates)
 
     @property
     def drafters_busy(self) -> int:

@@ -18,7 +18,7 @@ from opensled.metrics.registry import SECONDS, DraftCounts, Histogram
 
 log = logging.getLogger(__name__)
 
-ANSWERS = 8.0  # after which half of what an answer shows of the rate is forgotten; chosen
+RECENT = 512.0  # tokens after which half of what an answer shows of the rate is forgotten; chosen
 OPENINGS = 9  # latest sequences whose opening counts; odd, so that the median is a value
 
 
@@ -39,14 +39,14 @@ class Telemetry:
     first_token: Histogram = field(default_factory=lambda: Histogram(SECONDS))
     per_token: Histogram = field(default_factory=lambda: Histogram(SECONDS))
     # Tokens per second of whole answers behind their first token: of those mostly from drafts, and of those without
-    rate_drafted: FadingRatio = field(default_factory=lambda: FadingRatio(ANSWERS))
-    rate_plain: FadingRatio = field(default_factory=lambda: FadingRatio(ANSWERS))
+    rate_drafted: FadingRatio = field(default_factory=lambda: FadingRatio(RECENT))
+    rate_plain: FadingRatio = field(default_factory=lambda: FadingRatio(RECENT))
     opening_s: float | None = None  # median time to open a sequence; None = none was opened
     _openings: RunningMedian = field(default_factory=lambda: RunningMedian(OPENINGS))
 
     def forget_rates(self) -> None:
         """The target is another one: its speed is compared with no other target's."""
-        self.rate_drafted, self.rate_plain = FadingRatio(ANSWERS), FadingRatio(ANSWERS)
+        self.rate_drafted, self.rate_plain = FadingRatio(RECENT), FadingRatio(RECENT)
 
     def add_opening(self, seconds: float) -> None:
         """A sequence was opened in `seconds`: a round trip of the link, and no step of the target."""
@@ -105,7 +105,7 @@ class Telemetry:
             self.per_token.add((seconds - stats.first_token) / (tokens - 1))
             rate = self._rate_of(stats)
             if rate is not None:
-                rate.add(tokens - 1, seconds - stats.first_token)
+                rate.add(tokens - 1, seconds - stats.first_token, age=tokens - 1)
 
     def _rate_of(self, stats: Stats) -> FadingRatio | None:
         """The rate that an answer counts for. One with a few drafts among many tokens of the server is neither with

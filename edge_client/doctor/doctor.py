@@ -18,7 +18,7 @@ import opensled
 from edge_client.device.config import DoctorConfig
 from edge_client.device.known_drafts import choose_drafter
 from edge_client.doctor.board import HERE, check_board
-from edge_client.doctor.draft import LOAD_SECONDS, DraftReport, check_draft
+from edge_client.doctor.draft import LOAD_SECONDS, check_draft
 from edge_client.doctor.finding import Finding, Status, guard, in_thread
 from edge_client.doctor.install import can_run, check_install
 from edge_client.doctor.machine import check_machine
@@ -27,13 +27,12 @@ from edge_client.doctor.server_checks import ServerReport, check_server
 from edge_client.doctor.trial import TRIAL_SECONDS, GainReport
 from edge_client.drafters import AUTO
 from edge_client.link.located import locate_server
-from hw_profiles import catalog
 from hw_profiles.detect import require_board
 from opensled.cli.colour import Palette, palette
 from opensled.core.errors import OpenSledError, UsageError
 from opensled.process import logs
 
-Report = TypeVar("Report", ServerReport, DraftReport, GainReport)
+Report = TypeVar("Report", ServerReport, GainReport)
 LOCAL_SECONDS = 5.0  # for checks that need neither server nor model
 SERVER_SECONDS = 20.0
 # It needs both reports, and then measures
@@ -45,10 +44,9 @@ GAIN = "what drafting brings here"
 def doctor(config: DoctorConfig) -> int:
     """Print the findings; the exit code is 0 without a failure, else that of the first failure.
 
-    Raises NotFound for a --root without a board's files and for an unknown --link.
+    Raises NotFound for a --root without a board's files.
     """
     require_board(config.root)
-    catalog.link(config.link)
     with contextlib.suppress(UsageError):  # the check of the configuration files reports it
         config = with_edge_section(config, "doctor")
     config = locate_server(config)
@@ -64,23 +62,19 @@ def _groups(
     `asked`: as the user said; `config`: with the drafter that belongs to the target.
     """
     board = _locally("board", lambda: check_board(config))
-    found, drafted = ServerReport(), DraftReport()
     if config.root != HERE:
-        alone = _check_gain(asked, config, found, drafted, gain)
-        judged = _fill("drafting", gain, alone, LOCAL_SECONDS)
-        return {f"the board below {config.root}": board, GAIN: _findings_of(judged)}
+        return {f"the board below {config.root}": board}
+    found = ServerReport()
     server = asyncio.ensure_future(_fill("server", found, check_server(config, found), SERVER_SECONDS))
-    draft_check = check_draft(config, asyncio.shield(server), drafted)
-    draft = asyncio.ensure_future(
-        _fill("draft model", drafted, draft_check, SERVER_SECONDS + 2 * LOAD_SECONDS)
-    )
+    draft_check = check_draft(config, asyncio.shield(server))
+    draft = asyncio.ensure_future(guard("draft model", draft_check, SERVER_SECONDS + 2 * LOAD_SECONDS))
     compared = _gain(asked, config, server, draft, gain)
     return {
         "this installation": _locally("installation", lambda: check_install(config)),
         "this machine": _both(board, _locally("machine", lambda: check_machine(config))),
         "files and ports": _locally("files", lambda: check_files(config)),
         f"server {config.server}": _findings_of(server),
-        _draft_heading(config): _findings_of(draft),
+        _draft_heading(config): draft,
         GAIN: _findings_of(_fill("drafting", gain, compared, GAIN_SECONDS)),
     }
 
@@ -157,7 +151,7 @@ async def _both(*groups: Awaitable[list[Finding]]) -> list[Finding]:
     return [finding for group in await asyncio.gather(*groups) for finding in group]
 
 
-async def _findings_of(report: Awaitable[ServerReport | DraftReport | GainReport]) -> list[Finding]:
+async def _findings_of(report: Awaitable[ServerReport | GainReport]) -> list[Finding]:
     return (await report).findings
 
 
@@ -165,19 +159,15 @@ async def _gain(
     asked: DoctorConfig,
     config: DoctorConfig,
     server: Awaitable[ServerReport],
-    draft: Awaitable[DraftReport],
+    draft: asyncio.Future[list[Finding]],
     report: GainReport,
-) -> None:
-    await _check_gain(asked, config, await server, await draft, report)
-
-
-async def _check_gain(
-    asked: DoctorConfig, config: DoctorConfig, server: ServerReport, draft: DraftReport, report: GainReport
 ) -> None:
     # Imported here: it needs numpy, and another check reports a broken one
     from edge_client.doctor.drafting_gain import check_gain
 
-    await check_gain(asked, config, server, draft, report)
+    found = await server
+    await asyncio.wait({draft})  # which is timed alone
+    await check_gain(asked, config, found, report)
 
 
 def _document(findings: list[Finding], code: int, gain: GainReport) -> dict[str, object]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,45 +25,21 @@ FEATURES = {"avx2": "AVX2", "fma": "FMA", "f16c": "F16C", "asimddp": "DOTPROD", 
 CUDA_DEVICES = ("/dev/nvidia0", "/dev/nvhost-gpu", "/dev/nvgpu")  # a graphics card; a Jetson
 
 
-@dataclass
-class DraftReport:
-    """The findings on the draft model, and its speed."""
-
-    findings: list[Finding] = field(default_factory=list)
-    seconds: float | None = None  # per draft token, with the threads configured; None = nothing to promise by
-
-    @property
-    def usable(self) -> bool:
-        """Whether nothing speaks against it."""
-        return all(finding.status != "fail" for finding in self.findings)
-
-
-async def check_draft(config: DeviceConfig, server: Awaitable[ServerReport], report: DraftReport) -> None:
-    """Fill `report`. The model loads while the server is asked; checks that need both come last."""
+async def check_draft(config: DeviceConfig, server: Awaitable[ServerReport]) -> list[Finding]:
+    """The findings. The model loads while the server is asked; checks that need both come last."""
     if asks_server(config.drafter):
         # With it comes numpy, which may be broken: then the doctor says so
         from edge_client.doctor.draft_server import check_draft_server
 
-        findings, report.seconds = await check_draft_server(config, server)
-        report.findings += findings
-        return
-    problem = _missing(config)
-    if problem:
-        report.findings.append(problem)
-    elif not drafter_to_probe(config.drafter):
-        report.findings.append(ok("draft model", f"--drafter {config.drafter} needs none"))
-    else:
-        await _try_out(config, server, report)
-
-
-async def _try_out(config: DeviceConfig, server: Awaitable[ServerReport], report: DraftReport) -> None:
-    threads = _threads(config)
-    arguments = (drafter_to_probe(config.drafter), config.draft_model, str(threads))
+        return await check_draft_server(config, server)
+    if problem := _missing(config):
+        return [problem]
+    if not drafter_to_probe(config.drafter):
+        return [ok("draft model", f"--drafter {config.drafter} needs none")]
+    arguments = (drafter_to_probe(config.drafter), config.draft_model, str(_threads(config)))
     async with start_module("edge_client.doctor.probe", *arguments) as process:
         steps, complaint = await steps_of(process, _facts(await server), LOAD_SECONDS)
-    report.findings += _findings(config, steps, process.returncode or 0, complaint)
-    if report.usable:
-        report.seconds = _speeds(steps).get(threads)
+    return _findings(config, steps, process.returncode or 0, complaint)
 
 
 def _threads(config: DeviceConfig) -> int:

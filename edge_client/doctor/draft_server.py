@@ -29,10 +29,8 @@ SEE_LOG = "see its log"
 HOPS = 5  # requests to measure the way to the server with
 
 
-async def check_draft_server(
-    config: DeviceConfig, server: Awaitable[ServerReport]
-) -> tuple[list[Finding], float | None]:
-    """The findings, and the seconds of a draft token; None = not known."""
+async def check_draft_server(config: DeviceConfig, server: Awaitable[ServerReport]) -> list[Finding]:
+    """The findings on it; on its speed where the target is known."""
     try:
         address = draft_address(config.draft_url, config.draft_key, config.draft_ca)
         found, hop_s = await in_thread(lambda: _find(address, config.draft_model))
@@ -40,7 +38,7 @@ async def check_draft_server(
         fix = (
             "start it, and compare --draft-url, --draft-model and draft-key; drafts come by lookup meanwhile"
         )
-        return [report_error("draft server", error, fix)], None
+        return [report_error("draft server", error, fix)]
     findings = [
         ok("draft server", f"{found.kind} {found.model} at {address.place}, {1000 * hop_s:.1f} ms away")
     ]
@@ -51,17 +49,17 @@ async def check_draft_server(
     report = await server
     target = report.info
     if target is None or not report.tokenizer_json:
-        return findings, None
+        return findings
     outage, tokenizer = Outage(address.place), TargetTokenizer(report.tokenizer_json.encode())
     try:
         rate, mode = await in_thread(lambda: _try(DraftServer(address, found, target, tokenizer, outage)))
     except OpenSledError as error:
-        return [*findings, report_error("draft server", error, SEE_LOG)], None
+        return [*findings, report_error("draft server", error, SEE_LOG)]
     findings.append(ok("vocabulary", _describe_mode(mode)))
     if not rate:
         why = outage.reason or "it has nothing to say after a short text"
-        return [*findings, fail("draft speed", why, SEE_LOG, DraftSourceError)], None
-    return [*findings, check_pace(rate, report)], 1 / rate
+        return [*findings, fail("draft speed", why, SEE_LOG, DraftSourceError)]
+    return [*findings, check_pace(rate, report)]
 
 
 def _find(address: DraftAddress, model: str) -> tuple[Found, float]:
@@ -91,7 +89,7 @@ def _try(served: DraftServer) -> tuple[float, str]:
 def check_pace(rate: float, report: ServerReport) -> Finding:
     """`rate`: draft tokens/s."""
     detail = f"{digits(rate)} tokens/s"
-    own = 1 / report.speed.decode_s if report.speed else 0.0
+    own = 1 / report.decode_s if report.decode_s else 0.0
     if rate < own:
         return warn(
             "draft speed",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import statistics
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import opensled
 from edge_client.device.config import DeviceConfig
@@ -19,9 +18,6 @@ from opensled.core.files import user_path
 from opensled.core.messages import ModelInfo
 from opensled.net.address import host_port, is_local
 
-if TYPE_CHECKING:
-    from edge_client.doctor.server_speed import ServerSpeed
-
 PROBES, PROBE_SECONDS = 10, 4.0  # calls to measure the round trip with, and how long at most
 NO_DRAFTS = "none"  # the --drafter that proposes nothing
 SLOW = 0.25  # seconds; with a longer round trip drafts do not pay for one user
@@ -33,8 +29,7 @@ class ServerReport:
 
     findings: list[Finding] = field(default_factory=list)
     info: ModelInfo | None = None
-    round_trip: float | None = None  # seconds, median
-    speed: ServerSpeed | None = None
+    decode_s: float = 0.0  # of a token that it decodes by itself; 0 = not known
     tokenizer_json: str = ""  # the target's; "" = not needed, or it did not come
 
     @property
@@ -81,14 +76,13 @@ async def _ask(config: DeviceConfig, tls: bool, report: ServerReport) -> None:
         report.note(_report_token(bool(endpoint.token), tls, config.server))
         usable = report.note(*check_description(report.info, config.rule))
         trips = await round_trips(link, PROBES, PROBE_SECONDS)
-        report.round_trip = statistics.median(trips)
         report.note(check_round_trip(trips))
         if usable:
             speed = await check_server_speed(link, report.info, config.rule)
             if isinstance(speed, Finding):
                 report.note(speed)
             else:
-                report.speed = speed
+                report.decode_s = speed
             if config.draft_model or config.draft_url:
                 with contextlib.suppress(OpenSledError):
                     cache = user_path(config.cache_dir)

@@ -1,45 +1,26 @@
-"""Measures how fast the server decodes without drafts, and how long it takes to verify a block."""
+"""Measures how fast the server decodes without drafts."""
 
 import asyncio
 import statistics
 import time
-from dataclasses import dataclass
 
 from edge_client.doctor.finding import Finding, ok, warn
 from edge_client.link.link import Link
 from edge_client.link.remote import RemoteSession, RetryPolicy
 from opensled.core.errors import OpenSledError
-from opensled.core.messages import Draft, DraftBlock, DraftToken, ModelInfo, Open, SamplingParams, Verdict
+from opensled.core.messages import ModelInfo, Open, SamplingParams, Verdict
 from opensled.core.printable import digits
 
 TOKENS = 40  # to measure
 MOST = 512  # of the sequence: a fast server runs ahead of its reader until the first draft arrives
 FEWEST = 8  # tokens for a usable rate
-BLOCK = 8  # draft tokens of a block to verify
-BLOCKS = 9  # the first one comes while the server decodes unasked, and does not count
 SECONDS = 4.0  # for all of it
 FAREWELL = 0.2  # for the server to receive the Cancel
 PROMPTS = (17, 5, 29)  # first token ids of prompts; the answer to one may end at once
 
 
-@dataclass(frozen=True)
-class ServerSpeed:
-    """The speed of one sequence at the server's present load, in seconds."""
-
-    decode_s: float  # for a token that it decodes by itself
-    block: int = 0  # draft tokens of the blocks that were sent to be verified; 0 = none came back
-    verdict_s: float = 0.0  # from such a block to its verdict, the link included
-
-    def step_s(self, length: int, rtt_s: float) -> float:
-        """Seconds to verify a block of `length` draft tokens, without the link: linear between the two measurements."""
-        if not self.block:
-            return self.decode_s
-        slope = max(0.0, self.verdict_s - rtt_s - self.decode_s) / self.block
-        return self.decode_s + slope * length
-
-
-async def check_server_speed(link: Link, info: ModelInfo, rule: str) -> ServerSpeed | Finding:
-    """The speed, or a finding that tells why it was not measured.
+async def check_server_speed(link: Link, info: ModelInfo, rule: str) -> float | Finding:
+    """The seconds of a token at the server's present load, or a finding that tells why it was not measured.
 
     The short answer is background work: all other answers go first.
     """
@@ -53,15 +34,12 @@ async def check_server_speed(link: Link, info: ModelInfo, rule: str) -> ServerSp
     return ok("own decoding", "not measured: every answer ended after a few tokens")
 
 
-def own_decoding(speed: ServerSpeed) -> Finding:
+def own_decoding(decode_s: float) -> Finding:
     """The speed in words, for a report that has no better figure of answers without drafts."""
-    told = f"{digits(1 / speed.decode_s)} tokens/s for this device without drafts"
-    if speed.block:
-        told += f"; {1000 * speed.verdict_s:.1f} ms from a block of {speed.block} to its verdict"
-    return ok("own decoding", told)
+    return ok("own decoding", f"{digits(1 / decode_s)} tokens/s for this device without drafts")
 
 
-async def _try_rule(link: Link, info: ModelInfo, rule: str, first: int) -> ServerSpeed | None:
+async def _try_rule(link: Link, info: ModelInfo, rule: str, first: int) -> float | None:
     prompt = tuple((first + 7 * index) % info.vocab_size for index in range(8))
     params = SamplingParams(temperature=0.0, max_tokens=MOST)
     request = Open(prompt, params, rule=rule, model_id=info.model_id, background=True)
@@ -69,14 +47,9 @@ async def _try_rule(link: Link, info: ModelInfo, rule: str, first: int) -> Serve
     await trial.session.open()
     try:
         paces = await trial.decode()
-        if len(paces) < FEWEST:
-            return None
-        length = min(BLOCK, trial.session.limits.max_draft)
-        verdicts = await trial.verify(length, info.vocab_size) if length else []
     finally:
         await trial.close()
-    counted = verdicts[1:]
-    return ServerSpeed(statistics.median(paces), *((length, statistics.median(counted)) if counted else ()))
+    return statistics.median(paces) if len(paces) >= FEWEST else None
 
 
 class _Trial:
@@ -97,23 +70,6 @@ class _Trial:
             paces += [(now - heard) / count] * count
             heard = now
         return paces
-
-    async def verify(self, length: int, vocab_size: int) -> list[float]:
-        """Seconds from blocks of `length` tokens to their verdicts; wrong tokens take as long as right ones."""
-        seconds: list[float] = []
-        for counter in range(1, BLOCKS + 1):
-            truth = self.session.truth
-            ids = ((11 + 13 * (counter + index)) % vocab_size for index in range(length))
-            block = DraftBlock(len(truth), tuple(DraftToken(id) for id in ids))
-            started = time.monotonic()
-            await self.session.submit(Draft(counter, block))
-            verdict = await self._hear()
-            while verdict and verdict.answers < counter:
-                verdict = await self._hear()
-            if not verdict:
-                break
-            seconds.append(time.monotonic() - started)
-        return seconds
 
     async def _hear(self) -> Verdict | None:
         """The next verdict, its tokens in the truth; None at the end of the sequence, or of the time."""

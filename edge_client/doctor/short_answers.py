@@ -1,7 +1,8 @@
 """Short answers of the real target as this device would give them, with drafts and without, counted and timed.
 
 `python -m edge_client.doctor.short_answers` reads the device's configuration from standard input, one line of JSON, and
-prints a JSON object a line: `device`, then one `answer` each. It is a process of its own, for native code may crash.
+prints a JSON object a line: `drafter`, then one `answer` each, then `why` it drafts as it does. It is a process
+of its own, for native code may crash.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import replace
 from edge_client.device.config import DeviceConfig
 from edge_client.device.device import Device, connect
 from edge_client.doctor.own_process import tell
+from edge_client.doctor.trial import ENOUGH
 from edge_client.drafters import OFF
 from opensled.core.answer import Task
 from opensled.core.errors import OpenSledError
@@ -66,9 +68,10 @@ PROMPTS = {
     ),
 }
 TOKENS, SECONDS = 64, 5.0  # of an answer with drafts, at most
-PLAIN_TOKENS, PLAIN_SECONDS = 24, 1.0  # of one without: its speed hardly depends on the text
+PLAIN_TOKENS, PLAIN_SECONDS = 24, 2.0  # of one without: its speed hardly depends on the text
 WARMING = 32  # tokens of the first answers, which do not count: models load, and the draft length is found
-ENOUGH_S = 8.0  # a pass begins only before so many seconds: a fast server gives several
+# A pass begins only before so many seconds: a fast server gives several, and too little tells nothing
+ENOUGH_S, LONGEST_S = 8.0, 40.0
 
 
 def main() -> int:
@@ -87,8 +90,9 @@ async def _compare(config: DeviceConfig) -> None:
     try:
         plain = await connect(replace(config, drafter="none", draft_table="", draft_url=""))
         try:
-            tell("device", drafter=drafting.drafter_name)
+            tell("drafter", words=drafting.drafter_name)
             await _passes(drafting, plain)
+            tell("why", words=drafting.status.words)
         finally:
             await plain.close()
     finally:
@@ -100,7 +104,9 @@ async def _passes(drafting: Device, plain: Device) -> None:
         await _measure_answer(device, "Say hello, and tell me about your day.", WARMING, SECONDS)
     started = time.monotonic()
     for number in range(min(map(len, PROMPTS.values()))):
-        if number and time.monotonic() - started > ENOUGH_S:
+        # Twice: first answers and first tokens are not counted
+        too_little = min(drafting.telemetry.drafts.tokens, plain.telemetry.tokens) < 2 * ENOUGH
+        if number and time.monotonic() - started > (LONGEST_S if too_little else ENOUGH_S):
             break
         for kind, prompts in PROMPTS.items():
             counts = await _measure_answer(drafting, prompts[number], TOKENS, SECONDS)

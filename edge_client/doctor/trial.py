@@ -12,7 +12,7 @@ from edge_client.doctor.finding import Finding
 from edge_client.doctor.own_process import Steps, start_module, steps_of
 
 TRIAL_SECONDS = 90.0
-FEWEST = 16  # tokens with drafts, and as many without, that make a rate
+ENOUGH = 64  # draft tokens that the target verified, and answers' tokens of each kind, that tell anything
 COMMON = set(DeviceConfig.__dataclass_fields__)
 
 
@@ -22,14 +22,19 @@ class Prediction:
 
     rate: float  # as configured
     own_rate: float  # of the server's own decoding
-    basis: str  # "measured": on short answers; "assumed": by the law of a round, with this acceptance
-    acceptance: float  # share of draft tokens that the target accepts
     tokens_per_round: float = 0.0
     rounds: int = 0  # of drafts that were seen
-    drafted: int = 0  # tokens of these drafts
+    drafted: int = 0  # tokens of these drafts,
+    accepted: int = 0  # and those of them that the target accepted
     answers: int = 0  # with drafts
     drafter: str = ""
     by_kind: dict[str, float] = field(default_factory=dict)  # `rate` by kind of text
+    why: str = ""  # how the device drafted at the end, and why
+
+    @property
+    def tells(self) -> bool:
+        """Whether enough was drafted to say what drafts bring."""
+        return self.drafted >= ENOUGH
 
     @property
     def times(self) -> float:
@@ -41,7 +46,8 @@ class Prediction:
         shown = {
             name: round(each, 3) if isinstance(each, float) else each for name, each in asdict(self).items()
         }
-        return {**shown, "by_kind": by_kind}
+        acceptance = round(self.accepted / max(1, self.drafted), 3)
+        return {**shown, "acceptance": acceptance, "by_kind": by_kind}
 
 
 @dataclass
@@ -69,21 +75,20 @@ def predict(steps: Steps) -> Prediction | None:
     answers = [step for step in steps if step["step"] == "answer" and step["tokens"]]
     drafting = [answer for answer in answers if answer["drafts"]]
     plain = [answer for answer in answers if not answer["drafts"]]
-    if min(_sum(drafting, "tokens"), _sum(plain, "tokens")) < FEWEST:
+    if min(_sum(drafting, "tokens"), _sum(plain, "tokens")) < ENOUGH:
         return None
     drafted, rounds, accepted = (int(_sum(drafting, name)) for name in ("drafted", "rounds", "accepted"))
     by_kind = _rates(drafting)
     return Prediction(
         rate=statistics.harmonic_mean([*by_kind.values()]),
         own_rate=statistics.harmonic_mean([*_rates(plain).values()]),
-        basis="measured",
-        acceptance=accepted / max(1, drafted),
         tokens_per_round=1 + accepted / max(1, rounds),
         rounds=rounds,
         drafted=drafted,
+        accepted=accepted,
         answers=len(drafting),
-        drafter=next((step["drafter"] for step in steps if step["step"] == "device"), ""),
         by_kind=by_kind,
+        **{step["step"]: step["words"] for step in steps if "words" in step},
     )
 
 

@@ -25,4 +25,4 @@ class ConfidenceLength(FixedLength):
 
     @property
     def ending(self) -> str:
-        return f", until a token below {self.confidence:g}"
+        return f", fewer where it is less than {self.confidence:.0%} sure"

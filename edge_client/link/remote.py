@@ -124,7 +124,11 @@ class RemoteSession:
         opened = await self._persist(HOME, self._patience.first_open)
         self.truth = Truth(opened.prompt_ids, self._request.committed)
         self.noise_key = opened.noise_key
-        self.limits, self.turn, self.draft_probs = opened.limits, Turn(opened.hint), opened.draft_probs
+        self.limits, self.turn, self.draft_probs = (
+            opened.limits,
+            Turn(opened.hint, opened.why),
+            opened.draft_probs,
+        )
         self.rule, self.coarse_tools = opened.rule, opened.coarse_tools
         self._request = replace(self._request, prompt=opened.prompt_ids, noise_key=opened.noise_key)
 
@@ -226,7 +230,7 @@ class RemoteSession:
         self.limits = opened.limits  # another server than before may take less
         self.reopened += 1
         self.draft_probs = opened.draft_probs
-        draft = self.turn.reopen(opened.hint)
+        draft = self.turn.reopen(opened.hint, opened.why)
         if draft is not None and draft.block.base <= len(self.truth):
             await self.submit(draft)
 

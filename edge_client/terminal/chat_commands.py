@@ -145,8 +145,7 @@ def _stats(desk: Desk, argument: str) -> None:
 
 def _status(desk: Desk, argument: str) -> None:
     status = desk.status()
-    gain = f"; gain {digits(status.gain)}x, measured on whole answers" if status.gain else ""
-    desk.view.note(status.words + gain)
+    desk.view.note(f"{status.words}; gain: {status.gain_words}")
 
 
 def _save(desk: Desk, argument: str) -> None:

@@ -242,6 +242,19 @@ class Limits:
     min_draft: int = 0  # minimum length of a chain for the full effect of its rule, in tokens; 0 = any
 
 
+class HintReason(NamedTuple):
+    """Why a hint is 0, for people (opensled/drafting/status.py has the words); numbers that are not known are 0."""
+
+    cause: str = ""  # what weighs most: HintCause of verify.proto in small letters; "" = not told
+    tokens: int = 0  # of the drafts that the numbers are about
+    step_times: float = 0.0  # how many times as long a step over these and one more takes as a step over one
+    gain: float = 0.0  # how many times as fast the sequence would be with such drafts
+    device_rate: float = 0.0  # tokens/s that the device drafts
+    server_rate: float = 0.0  # tokens/s that the server writes without drafts
+    delay: float = 0.0  # seconds that a draft is on its way
+    accepted: float = 0.0  # tokens of such a draft that would stand
+
+
 @dataclass(frozen=True)
 class Opened:
     """The server's answer to `Open`: all that is needed to reopen the sequence anywhere."""
@@ -256,6 +269,7 @@ class Opened:
     coarse_tools: tuple[
         str, ...
     ] = ()  # whose arguments a coarser grammar holds: theirs takes the compiler too long
+    why: HintReason | None = None  # of `hint`, if it is 0; None = not told
 
 
 # Log-probabilities at one position, (id, nats): the committed id first, then the likeliest in descending order.
@@ -287,6 +301,7 @@ class Verdict(NamedTuple):
     vetted: int = 0  # of the last of `tokens`, those that a relay wrote and the target has not confirmed
     unverified: int = 0  # of the last before those, the ones that no target will confirm: they are final
     revision: int = 0  # how often vetted tokens were taken back; tells newer verdicts from older ones
+    why: HintReason | None = None  # of `hint`, if it is 0; None = as told before, or not told
 
 
 @dataclass(frozen=True)

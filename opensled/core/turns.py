@@ -5,7 +5,7 @@ stream. It knows whether the server drives (decodes without a draft) or waits fo
 yet, and the latest hint. docs/protocol.md shows its transitions as a table. The model is h11's `_state.py`.
 """
 
-from opensled.core.messages import Draft, Verdict
+from opensled.core.messages import Draft, HintReason, Verdict
 from opensled.core.protocol import Truth
 
 
@@ -13,14 +13,14 @@ class Turn:
     """The state of one sequence's turn at one end.
 
     `hint`: maximum useful length of the next block in tokens (the depth of a tree), by the latest verdict; 0 = do not
-    draft, None = no hint. `server_drives`: the server decodes without a draft. `unanswered`: the draft without a
-    verdict.
+    draft, None = no hint. `why`: the reason of a 0, None = not told. `server_drives`: the server decodes without a
+    draft. `unanswered`: the draft without a verdict.
     """
 
-    __slots__ = ("hint", "latest", "server_drives", "unanswered")
+    __slots__ = ("hint", "latest", "server_drives", "unanswered", "why")
 
-    def __init__(self, hint: int | None = None) -> None:
-        self.hint = hint
+    def __init__(self, hint: int | None = None, why: HintReason | None = None) -> None:
+        self.hint, self.why = hint, why
         self.server_drives = True
         self.unanswered: Draft | None = None
         self.latest = 0  # counter of the newest draft on this stream
@@ -35,7 +35,7 @@ class Turn:
         # An empty draft hands the drive back. Under hint 0 a draft was sent before the hint was heard: none follows it.
         self.server_drives = self.unanswered is None or self.hint == 0
 
-    def verdict(self, answers: int, hint: int | None) -> bool:
+    def verdict(self, answers: int, hint: int | None, why: HintReason | None = None) -> bool:
         """A verdict leaves, or arrives; it answers drafts up to counter `answers`, 0 = none.
 
         True: its hint ends a rest, so that the server now waits for a draft.
@@ -45,17 +45,17 @@ class Turn:
         rested = self.hint == 0
         if hint is None:
             return False
-        self.hint = hint
+        self.hint, self.why = hint, (why or self.why) if hint == 0 else None
         if hint == 0:
             self.server_drives = True
         elif rested:
             self.server_drives = False
         return rested and hint > 0
 
-    def reopen(self, hint: int | None) -> Draft | None:
+    def reopen(self, hint: int | None, why: HintReason | None = None) -> Draft | None:
         """A new stream: the server drives until the first draft on it. Returns the draft to send again."""
         lost, self.unanswered = self.unanswered, None
-        self.hint, self.server_drives, self.latest = hint, True, 0
+        self.hint, self.why, self.server_drives, self.latest = hint, why, True, 0
         return lost
 
     # -- what follows from it -----------------------------------------------------------------------------
@@ -92,5 +92,5 @@ def hear(verdict: Verdict, truth: Truth, turn: Turn) -> tuple[tuple[int, ...], D
     """
     is_newest = truth.is_newer(verdict) or verdict.base + len(verdict.tokens) == len(truth)
     news, answered = truth.extend(verdict) or (), turn.match_verdict(verdict.answers)
-    turn.verdict(verdict.answers, verdict.hint if is_newest else None)
+    turn.verdict(verdict.answers, verdict.hint if is_newest else None, verdict.why)
     return news, answered

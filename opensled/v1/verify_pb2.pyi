@@ -1,10 +1,36 @@
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class HintCause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    HINT_UNTOLD: _ClassVar[HintCause]
+    HINT_STEP: _ClassVar[HintCause]
+    HINT_DEVICE: _ClassVar[HintCause]
+    HINT_LINK: _ClassVar[HintCause]
+    HINT_ACCEPTANCE: _ClassVar[HintCause]
+    HINT_OTHERS: _ClassVar[HintCause]
+    HINT_OPERATOR: _ClassVar[HintCause]
+    HINT_QUOTA: _ClassVar[HintCause]
+    HINT_REJECTED: _ClassVar[HintCause]
+    HINT_REQUEST: _ClassVar[HintCause]
+    HINT_UNTRIED: _ClassVar[HintCause]
+HINT_UNTOLD: HintCause
+HINT_STEP: HintCause
+HINT_DEVICE: HintCause
+HINT_LINK: HintCause
+HINT_ACCEPTANCE: HintCause
+HINT_OTHERS: HintCause
+HINT_OPERATOR: HintCause
+HINT_QUOTA: HintCause
+HINT_REJECTED: HintCause
+HINT_REQUEST: HintCause
+HINT_UNTRIED: HintCause
 
 class DescribeRequest(_message.Message):
     __slots__ = ()
@@ -345,7 +371,7 @@ class Cancel(_message.Message):
     def __init__(self) -> None: ...
 
 class Opened(_message.Message):
-    __slots__ = ("prompt_ids", "noise_key", "resume_token", "limits", "hint", "draft_probs", "rule", "coarse_tools")
+    __slots__ = ("prompt_ids", "noise_key", "resume_token", "limits", "hint", "draft_probs", "rule", "coarse_tools", "why")
     PROMPT_IDS_FIELD_NUMBER: _ClassVar[int]
     NOISE_KEY_FIELD_NUMBER: _ClassVar[int]
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
@@ -354,6 +380,7 @@ class Opened(_message.Message):
     DRAFT_PROBS_FIELD_NUMBER: _ClassVar[int]
     RULE_FIELD_NUMBER: _ClassVar[int]
     COARSE_TOOLS_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
     prompt_ids: _containers.RepeatedScalarFieldContainer[int]
     noise_key: bytes
     resume_token: bytes
@@ -362,7 +389,28 @@ class Opened(_message.Message):
     draft_probs: bool
     rule: str
     coarse_tools: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, prompt_ids: _Optional[_Iterable[int]] = ..., noise_key: _Optional[bytes] = ..., resume_token: _Optional[bytes] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., hint: _Optional[int] = ..., draft_probs: _Optional[bool] = ..., rule: _Optional[str] = ..., coarse_tools: _Optional[_Iterable[str]] = ...) -> None: ...
+    why: HintReason
+    def __init__(self, prompt_ids: _Optional[_Iterable[int]] = ..., noise_key: _Optional[bytes] = ..., resume_token: _Optional[bytes] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., hint: _Optional[int] = ..., draft_probs: _Optional[bool] = ..., rule: _Optional[str] = ..., coarse_tools: _Optional[_Iterable[str]] = ..., why: _Optional[_Union[HintReason, _Mapping]] = ...) -> None: ...
+
+class HintReason(_message.Message):
+    __slots__ = ("cause", "tokens", "step_times", "gain", "device_rate", "server_rate", "delay", "accepted")
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    STEP_TIMES_FIELD_NUMBER: _ClassVar[int]
+    GAIN_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_RATE_FIELD_NUMBER: _ClassVar[int]
+    SERVER_RATE_FIELD_NUMBER: _ClassVar[int]
+    DELAY_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    cause: HintCause
+    tokens: int
+    step_times: float
+    gain: float
+    device_rate: float
+    server_rate: float
+    delay: float
+    accepted: float
+    def __init__(self, cause: _Optional[_Union[HintCause, str]] = ..., tokens: _Optional[int] = ..., step_times: _Optional[float] = ..., gain: _Optional[float] = ..., device_rate: _Optional[float] = ..., server_rate: _Optional[float] = ..., delay: _Optional[float] = ..., accepted: _Optional[float] = ...) -> None: ...
 
 class Moved(_message.Message):
     __slots__ = ("address", "resume_token")
@@ -373,7 +421,7 @@ class Moved(_message.Message):
     def __init__(self, address: _Optional[str] = ..., resume_token: _Optional[bytes] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("base", "tokens", "num_accepted", "answers", "finish_reason", "hint", "logprobs", "loose", "vetted", "unverified", "revision")
+    __slots__ = ("base", "tokens", "num_accepted", "answers", "finish_reason", "hint", "logprobs", "loose", "vetted", "unverified", "revision", "why")
     BASE_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     NUM_ACCEPTED_FIELD_NUMBER: _ClassVar[int]
@@ -385,6 +433,7 @@ class Verdict(_message.Message):
     VETTED_FIELD_NUMBER: _ClassVar[int]
     UNVERIFIED_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
     base: int
     tokens: _containers.RepeatedScalarFieldContainer[int]
     num_accepted: int
@@ -396,7 +445,8 @@ class Verdict(_message.Message):
     vetted: int
     unverified: int
     revision: int
-    def __init__(self, base: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., num_accepted: _Optional[int] = ..., answers: _Optional[int] = ..., finish_reason: _Optional[str] = ..., hint: _Optional[int] = ..., logprobs: _Optional[_Iterable[_Union[Logprobs, _Mapping]]] = ..., loose: _Optional[_Iterable[int]] = ..., vetted: _Optional[int] = ..., unverified: _Optional[int] = ..., revision: _Optional[int] = ...) -> None: ...
+    why: HintReason
+    def __init__(self, base: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., num_accepted: _Optional[int] = ..., answers: _Optional[int] = ..., finish_reason: _Optional[str] = ..., hint: _Optional[int] = ..., logprobs: _Optional[_Iterable[_Union[Logprobs, _Mapping]]] = ..., loose: _Optional[_Iterable[int]] = ..., vetted: _Optional[int] = ..., unverified: _Optional[int] = ..., revision: _Optional[int] = ..., why: _Optional[_Union[HintReason, _Mapping]] = ...) -> None: ...
 
 class Prefill(_message.Message):
     __slots__ = ("computed", "length", "cached", "first", "tokens")

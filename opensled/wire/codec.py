@@ -20,6 +20,7 @@ from opensled.core.messages import (
     DraftBlock,
     DraftToken,
     Failure,
+    HintReason,
     Limits,
     ModelInfo,
     Moved,
@@ -44,6 +45,8 @@ from opensled.wire.open_codec import (
 SERVICE_NAME: str = pb.DESCRIPTOR.services_by_name["Verify"].full_name
 
 Malformed = DecodeError  # gRPC raises this for bytes that are no message of the schema
+
+CAUSES = {number: name.removeprefix("HINT_").lower() for name, number in pb.HintCause.items() if number}
 
 SURE, UNTOLD = (
     254,
@@ -258,7 +261,8 @@ def _tokens(ids: Sequence[int], confidences: bytes, sources: Sequence[Any]) -> t
 
 
 def _encode_opened(message: Opened) -> pb.Opened:
-    return pb.Opened(**vars(message) | {"limits": _encode_limits(message.limits)})
+    why = _encode_reason(message.why) if message.why else None
+    return pb.Opened(**vars(message) | {"limits": _encode_limits(message.limits), "why": why})
 
 
 def _decode_opened(message: pb.Opened) -> Opened:
@@ -272,7 +276,21 @@ def _decode_opened(message: pb.Opened) -> Opened:
         draft_probs=message.draft_probs,
         rule=message.rule or MATCH,
         coarse_tools=tuple(message.coarse_tools),
+        why=_reason(message),
     )
+
+
+def _encode_reason(why: HintReason) -> pb.HintReason:
+    return pb.HintReason(**why._asdict() | {"cause": f"HINT_{why.cause or 'untold'}".upper()})
+
+
+def _reason(message: pb.Opened | pb.Verdict) -> HintReason | None:
+    """It is for people: a cause that is unknown here, or numbers that are none, say nothing."""
+    if not message.HasField("why"):
+        return None
+    why = message.why
+    told = HintReason(CAUSES.get(why.cause, ""), *(getattr(why, name) for name in HintReason._fields[1:]))
+    return told if all(0 <= number < math.inf for number in told[1:]) else HintReason()
 
 
 def _encode_verdict(message: Verdict) -> pb.ServerMessage:
@@ -295,6 +313,8 @@ def _encode_verdict(message: Verdict) -> pb.ServerMessage:
         verdict.unverified = message.unverified
     if message.revision:
         verdict.revision = message.revision
+    if message.why:
+        verdict.why.CopyFrom(_encode_reason(message.why))
     return encoded
 
 
@@ -337,4 +357,5 @@ def _decode_verdict(message: pb.Verdict) -> Verdict:
         vetted=message.vetted,
         unverified=message.unverified,
         revision=message.revision,
+        why=_reason(message),
     )

@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 
 from hw_profiles.speculation import Numbers
 from hw_profiles.step_cost import HardwareProfile
+from opensled.core.messages import HintReason
 from scheduler.estimates import GUESS
-from scheduler.goodput.state import GoodputState, Wait, current
+from scheduler.goodput.reasons import why_it_rests
+from scheduler.goodput.state import GoodputState, Lengths, Wait, current
 from scheduler.goodput.step_budget import (
     DraftOffers,
     in_turn,
@@ -146,10 +148,8 @@ def _slices(
     budget -= len(chosen) + sum(drafts) + sum(filter(None, own))
     (hints, asks), slices = state.orders(now), []
     for session, draft, mine in zip(chosen, drafts, own):
-        hint = hints.get(id := session.id)
-        if hint and hint > session.device.longest:
-            hint = session.device.longest
-        slices.append(Slice(id, 1, True, False, 0, draft, hint, mine, asks.get(id, 0)))
+        hint, why = _hint(session, hints, state, profile)
+        slices.append(Slice(session.id, 1, True, False, 0, draft, hint, mine, asks.get(session.id, 0), why))
     for session in short_first(sorted(prompts, key=urgency), budget):
         if budget <= 0:
             break
@@ -157,13 +157,20 @@ def _slices(
         decide = tokens == session.uncomputed
         draft = min(_draft(session.device), budget - tokens) if decide else 0
         budget -= tokens + draft
-        hint, ask = hints.get(id), asks.get(id, 0) if decide else 0
-        if hint and hint > session.device.longest:
-            hint = session.device.longest
-        slices.append(
-            Slice(id, tokens, decide, False, 0, draft, hint, 0 if session.server.tokens else None, ask)
-        )
+        (hint, why), ask = _hint(session, hints, state, profile), asks.get(id, 0) if decide else 0
+        own_draft = 0 if session.server.tokens else None
+        slices.append(Slice(id, tokens, decide, False, 0, draft, hint, own_draft, ask, why))
     return slices
+
+
+def _hint(
+    session: SessionView, hints: Lengths, state: GoodputState, profile: HardwareProfile
+) -> tuple[int | None, HintReason | None]:
+    """What its device is asked for, and the reason of a rest that begins."""
+    hint, device = hints.get(session.id), session.device
+    if hint == 0 and device.hint != 0:
+        return 0, why_it_rests(session, state.load.sessions - 1, profile.cost, state.outcomes.worth)
+    return device.longest if hint and hint > device.longest else hint, None
 
 
 def _verified_lengths(

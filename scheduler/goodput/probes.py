@@ -7,7 +7,8 @@ device cost only this session, at most their time; server drafts, and the rows o
     costs = DRAFTS * (device's seconds + sessions * (server's seconds + seconds of LENGTH positions))
 
 in session-seconds. The next probe of the source comes after PAUSE times the larger of its costs and its duration, so
-probes of all devices, or of the server's drafter, take at most 1 / PAUSE of the sessions' time.
+probes of all devices, or of the server's drafter, take at most 1 / PAUSE of the sessions' time. Beside these a device
+that has rested for RESTED answers is asked as soon as the next one begins.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from scheduler.plan import OfferView
 
 LENGTH = 4  # tokens of each draft, as a device without a hint drafts
 DRAFTS = 3  # the first one after a rest includes the reading of the text, so its time does not count
+RESTED = 8  # answers in a row for which a device rests at most (chosen)
 PAUSE = 30  # chosen: at most 3 % of the time, against a late notice of changes
 GOLDEN = 0.618  # multiples of the golden ratio modulo 1 are spread evenly, and so are first probes
 

@@ -14,7 +14,7 @@ from hw_profiles.fading import faded_rate
 from hw_profiles.step_cost import HardwareProfile
 from scheduler.goodput.assignment import NO_DRAFTING, Assignment, DraftPlanner, PromptLoad, StepLoad
 from scheduler.goodput.outcomes import NOTHING_SEEN, SETTLED, Expected, Outcomes
-from scheduler.goodput.probes import LENGTH, Probe, ProbeCosts
+from scheduler.goodput.probes import LENGTH, RESTED, Probe, ProbeCosts
 from scheduler.goodput.rounds import Chosen
 from scheduler.plan import SessionView, Slice
 
@@ -184,8 +184,9 @@ def _probes(
             probe = state.probes.get(source)
             if probe is None or now >= probe.due:
                 costs = ProbeCosts.of(offer, len(sessions), state.load, drafting)
-                # A device whose times are only guesses is asked for its first drafts before it is told to rest.
-                is_unknown = drafting is None and not forecast.drafts
-                probe = costs.begin(now) if probe or is_unknown else costs.first(session.id, now)
+                # A device whose times are only guesses is asked for its first drafts before it is told to rest, and one
+                # that has long rested is asked again: the pause may be longer than all its answers.
+                is_due = drafting is None and (not forecast.drafts or forecast.rested > RESTED)
+                probe = costs.begin(now) if probe or is_due else costs.first(session.id, now)
             if drafting is None or drafting.read_s * offer.unread <= state.load.step_s:
                 yield source, probe

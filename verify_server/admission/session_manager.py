@@ -164,6 +164,7 @@ class SessionManager:
             device.turn.hint,
             terms.rule.draft_probs,
             rule=terms.rule_label,
+            why=device.turn.why,
         )
         return session, session.complete(opened)
 

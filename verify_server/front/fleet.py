@@ -10,6 +10,7 @@ from typing import Any
 from http_api.page.views import conversation
 from opensled.cli.top_figures import figures
 from opensled.core.errors import NotFound, Unsupported
+from opensled.drafting.status import why_at_rest
 from opensled.metrics.registry import DraftCounts, Histogram, Histograms, Metric, label_values
 from opensled.metrics.scrape import Between, Sample
 from scheduler.estimates import DeviceEstimate
@@ -135,18 +136,13 @@ def _device(
     manager: SessionManager, tenant: str, device: str, record: DraftRecord, sessions: Sequence[Session]
 ) -> dict[str, Any]:
     """One row. `device`: "" = clients without drafts."""
+    turns = [session.sources.device.turn for session in sessions]
     return {
         "tenant": tenant,
         "device": device,
         "sessions": len(sessions),
-        "hint": max(
-            (
-                session.sources.device.turn.hint
-                for session in sessions
-                if session.sources.device.turn.hint is not None
-            ),
-            default=None,
-        ),
+        "hint": max((turn.hint for turn in turns if turn.hint is not None), default=None),
+        "why": next((why_at_rest(turn.why) for turn in turns if turn.hint == 0), ""),
         "tokens": record.tokens,
         "drafts": record.counts.drafts,
         "drafted": record.counts.tokens,

@@ -143,11 +143,18 @@ class DraftBudget:
     resting: bool = False  # the last hint to its device was 0, for lack of budget
     riders: Sequence[TakesDrafts] = ()  # riders of the session
 
+    def cause(self, length: int) -> str:
+        """Why nothing is verified in a session of `length` tokens (see `HintReason`); "" = only a quota bounds it."""
+        if not self.record.drafting:
+            return "operator"
+        if self.riders and not self._are_of_use:
+            return "request"
+        rejected = length < self.verified_at + PROBE and self.record.is_below(self.floor)
+        return "rejected" if rejected else ""
+
     def longest(self, wanted: int, length: int, now: float) -> int:
         """The maximum number of tokens verified now of a draft of `wanted` tokens, in a session of `length` tokens."""
-        if not self.record.drafting or (self.riders and not self._are_of_use):
-            return 0
-        if length < self.verified_at + PROBE and self.record.is_below(self.floor):
+        if self.cause(length):
             return 0
         return wanted if self.quota is None else min(wanted, self.quota.tokens_left(now))
 

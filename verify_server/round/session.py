@@ -124,6 +124,7 @@ class Session:
             vetted=vetted,
             unverified=min(news, sequence.unverified),
             revision=truth.rewinds,
+            why=self.sources.device.news(),
         )
         self.reader.outbox.put(self.complete(verdict) if self.riders else verdict)
 
@@ -235,7 +236,7 @@ class Session:
             check = DraftCheck(
                 block.tokens, length, terms.params, terms.key, parents=block.parents, ends=ends
             )
-            hint = sources.spend(drafts, piece.hint, length, now)
+            hint = sources.spend(drafts, piece, length, now)
             ask = sources.ask(piece.ask, self.sequence, len(block.tokens), now)
         elif not self.sequence.computed:  # what is found, and what a chunk brings, is told by itself
             self.tell_prefill()

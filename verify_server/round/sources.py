@@ -45,10 +45,9 @@ class DraftSources:
             return NO_DRAFTS
         return StepDrafts(device, server, together(device.verified, server.verified))
 
-    def spend(self, drafts: StepDrafts, advice: int | None, length: int, now: float) -> int | None:
-        """A step takes these drafts, after a text of `length` tokens. Returns the hint for its verdict, made from the
-        policy's `advice`."""
-        hint = self.device.hint(advice, self.limits, length, now)
+    def spend(self, drafts: StepDrafts, piece: Slice, length: int, now: float) -> int | None:
+        """A step takes these drafts for `piece`, after a text of `length` tokens. Returns the hint for its verdict."""
+        hint = self.device.hint(piece, self.limits, length, now)
         self.device.spend(drafts.device, length, now)
         if self.server is not None:
             self.server.spend(drafts.server, length, now)
