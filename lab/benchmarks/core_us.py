@@ -17,13 +17,20 @@ from contextlib import contextmanager
 from hw_profiles.step_cost import HardwareProfile
 from lab.benchmarks.null_engine import CANNED, NullEngine
 from lab.benchmarks.program import exit_code, parser_of, table
-from opensled.core.messages import Draft, DraftBlock, DraftToken
+from opensled.core.messages import Draft, DraftBlock, DraftToken, SamplingParams
+from opensled.core.protocol import EndRules
 from scheduler import POLICIES
 from scheduler.plan import PolicyOptions
-from tests.sessions import made
+from verify_server.kv.memory import SequenceMemory
 from verify_server.round.block_target import BlockTarget
+from verify_server.round.device_source import DeviceDrafts
 from verify_server.round.machine import StepMachine, Work
 from verify_server.round.offer import DraftLimits
+from verify_server.round.sequence import Sequence
+from verify_server.round.session import Session
+from verify_server.round.sources import DraftSources
+from verify_server.round.terms import Terms
+from verify_server.rules.match import Match
 
 VOCABULARY, PROMPT, TOKENS = 4096, range(10, 42), 200_000
 DRAFT = (DraftToken(CANNED),) * 4
@@ -39,8 +46,7 @@ async def processor_us(policy: str, sessions: int, drafts: bool, steps: int) -> 
     machine = StepMachine(target, chosen, HardwareProfile(max_step_tokens=8192))
     boxes = []
     for number in range(sessions):
-        place = target.memory.place("t", 0, {})
-        session = made(number, PROMPT, TOKENS, place, DraftLimits(VOCABULARY, 8), eos=VOCABULARY - 1)
+        session = _session(number, target.memory.place("t", 0, {}))
         machine.add(session, 0.0)
         boxes.append(session.attach(32))
         if not drafts:
@@ -65,6 +71,13 @@ async def processor_us(policy: str, sessions: int, drafts: bool, steps: int) -> 
                 box.drain()
         rows += len(work.items)
     return {part: spent[part] / rows * 1e6 for part in PARTS}
+
+
+def _session(number: int, place: SequenceMemory) -> Session:
+    ends = EndRules(frozenset({VOCABULARY - 1}), frozenset(), len(PROMPT) + TOKENS)
+    sources = DraftSources(DraftLimits(VOCABULARY, 8), DeviceDrafts(None))
+    terms = Terms(SamplingParams(temperature=0), b"", Match())
+    return Session(number, "t", Sequence(PROMPT, len(PROMPT), ends, place), terms, sources)
 
 
 @contextmanager
