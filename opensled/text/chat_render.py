@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
 from typing import Any
 
 from opensled.core.errors import EngineError, UnsupportedModel
 from opensled.process.fork_frames import ForkLimits
 from opensled.process.fork_server import ForkServer, OverLimit
 from opensled.process.logs import announce
-from opensled.text.chat_contents import learn_contents
+from opensled.text.chat_contents import Contents, Turn, learn_contents
 
 # Of one chat. Chosen: the templates of real models take milliseconds and a few times the memory of the chat. In the
 # sandbox nothing that a template reaches can be changed, so one fork renders many chats.
 LIMITS = ForkLimits(seconds=2.0, memory=256 << 20, limits_setup=True, questions=1000)
 HANDLER = "opensled.text.chat_render:answering"
-NO_CHAT = b"{}"  # asks for facts of the template
+NO_CHAT = b"{}"  # asks for the template's variables
+SHORT_CHAT = [{"role": "user", "content": "Hi"}]
 
 
 class TemplateRefused(Exception):
@@ -43,15 +46,16 @@ class ChatRenderer:
         `undefined`: absent tools and documents are undefined, as in llama.cpp, not None, as in transformers. Where the
         template fails with the one it gets the other. `picture`, `placeholder`: see `learn_contents`.
         """
+        self._picture, self._placeholder = picture, placeholder
         about = {"template": template, "special": dict(special), "undefined": undefined}
-        about |= {"picture": picture, "placeholder": placeholder}
         setup = json.dumps(about).encode()
         self._forks = ForkServer(HANDLER, setup, LIMITS)
 
     def start(self) -> None:
-        """Start its process, which on a busy or small machine takes longer than many chats. Raises OverLimit, and
-        EngineError if the template cannot be compiled."""
+        """Start its process and ask what it reads, which on a busy or small machine takes longer than many chats.
+        Raises OverLimit, and EngineError if the template cannot be compiled."""
         self._forks.start()
+        _ = self._form
 
     def require(self, origin: object) -> tuple[str, ...]:
         """Names that the template reads and that it is not given by itself, sorted.
@@ -61,7 +65,14 @@ class ChatRenderer:
         """
         try:
             self.start()
-            facts = json.loads(self._forks.ask(NO_CHAT))
+            with suppress(TemplateRefused):  # it wants another chat
+                self.render(SHORT_CHAT, None)
+            if not self._form.is_heard:
+                announce(
+                    f"the chat template of {origin} shows nothing of what a user says in short chats; if answers are "
+                    "of something else, put another chat_template.jinja beside its tokenizer.json"
+                )
+            return tuple(json.loads(self._forks.ask(NO_CHAT)))
         except EngineError as error:
             raise UnsupportedModel(
                 f"the chat template of {origin} cannot be compiled: {error}; put another chat_template.jinja "
@@ -72,12 +83,6 @@ class ChatRenderer:
                 f"the chat template of {origin} takes more than {error} for a short chat; put another "
                 "chat_template.jinja beside its tokenizer.json"
             ) from error
-        if not facts["is_heard"]:
-            announce(
-                f"the chat template of {origin} shows nothing of what a user says in short chats; if answers are of "
-                "something else, put another chat_template.jinja beside its tokenizer.json"
-            )
-        return tuple(facts["variables"])
 
     def render(
         self,
@@ -90,8 +95,27 @@ class ChatRenderer:
         `variables`: further ones that the template may read.
         Raises TemplateRefused, OverLimit, EngineError, and Cancelled by `opensled.process.fork_server.STOP`.
         """
+        return self._text({**(variables or {}), "messages": self._form.of(turns), "tools": tools})
+
+    @cached_property
+    def _form(self) -> Contents:
+        """The form of contents that the template reads; one that takes too much is not asked again."""
+        takes_too_much = False
+
+        def render(turns: list[Turn]) -> str:
+            nonlocal takes_too_much
+            with suppress(TemplateRefused):
+                try:
+                    return "" if takes_too_much else self._text({"messages": turns, "tools": None})
+                except OverLimit:
+                    takes_too_much = True
+            return ""
+
+        return learn_contents(render, self._picture, self._placeholder)
+
+    def _text(self, chat: Mapping[str, Any]) -> str:
         try:
-            question = json.dumps({**(variables or {}), "messages": turns, "tools": tools}).encode()
+            question = json.dumps(chat).encode()
         except RecursionError as error:
             raise TemplateRefused("they are nested too deeply") from error
         answer = json.loads(self._forks.ask(question))
@@ -106,43 +130,29 @@ class ChatRenderer:
 
 
 def answering(setup: bytes) -> Callable[[bytes], bytes]:
-    """What answers in a fork: the texts of chats by the template in `setup`, or, of no chat, facts of it."""
+    """What answers in a fork: the texts of chats by the template in `setup`, or, of no chat, what it reads."""
     from opensled.text import chat_sandbox
 
     fields = json.loads(setup)
     environment = chat_sandbox.environment()
-    template = environment.from_string(fields["template"])
+    render = environment.from_string(fields["template"]).render
 
-    def render(asked: dict[str, Any]) -> str:
+    def answer(question: bytes) -> bytes:
+        asked = json.loads(question)
+        if not asked:
+            return json.dumps(chat_sandbox.variables(environment, fields["template"])).encode()
         errors = []
         for absent in _absent(asked, fields["undefined"]):
             try:
-                return template.render(
-                    {**asked, **fields["special"], **absent, "add_generation_prompt": True}
-                )
+                text = render({**asked, **fields["special"], **absent, "add_generation_prompt": True})
+                return json.dumps({"text": text}).encode()
             except MemoryError:
                 raise
             except Exception as error:  # a template may raise any error
                 errors.append(error)
             if isinstance(errors[0], chat_sandbox.Refusal):
                 break
-        raise errors[0]
-
-    form = learn_contents(
-        lambda turns: render({"messages": turns, "tools": None}), fields["picture"], fields["placeholder"]
-    )
-    facts = {"variables": chat_sandbox.variables(environment, fields["template"]), "is_heard": form.is_heard}
-
-    def answer(question: bytes) -> bytes:
-        asked = json.loads(question)
-        if not asked:
-            return json.dumps(facts).encode()
-        try:
-            return json.dumps({"text": render({**asked, "messages": form.of(asked["messages"])})}).encode()
-        except MemoryError:
-            raise
-        except Exception as error:  # a template may raise any error
-            return json.dumps({"error": str(error)}).encode()
+        return json.dumps({"error": str(errors[0])}).encode()
 
     return answer
 
