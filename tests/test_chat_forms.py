@@ -227,16 +227,17 @@ def test_a_template_that_shows_nothing_of_what_is_said_is_told(shown, capfd):
     assert "the chat template of models/odd shows nothing of what a user says" in capfd.readouterr().err
 
 
-def test_a_text_beside_thoughts_and_a_call_joins_the_thoughts_where_only_one_is_taken():
-    template = (
-        "{% for m in messages %}{% if m.content and m.thinking %}{{ raise_exception('both') }}{% endif %}"
-    )
-    template += "[{{ m.content or m.thinking }}]{{ m.tool_calls[0].function.name }}{% endfor %}"
-    assert rendered(template, [replace(CALL, content="I do.", reasoning="Hm.")]) == "[Hm.\n\nI do.]light"
-    alone = (
-        "{% for m in messages %}{% if m.thinking %}{{ raise_exception('alone') }}{% endif %}[]{% endfor %}"
-    )
-    assert rendered(alone, [ChatMessage("assistant", "", reasoning="Hm.")]) == "[]"
+def test_templates_that_take_one_call_or_no_text_beside_thoughts():
+    start = "{% for m in messages %}{% if m.thinking and @ %}{{ raise_exception('no') }}{% endif %}"
+    both = f"{start.replace('@', 'm.content')}[{{{{ m.thinking }}}}]{{{{ m.tool_calls | length }}}}{{% endfor %}}"
+    assert rendered(both, [replace(CALL, content="I do.", reasoning="Hm.")]) == "[Hm.\n\nI do.]1"
+    alone = [ChatMessage("assistant", "", reasoning="Hm.")]
+    assert rendered(start.replace("@", "1") + "-{% endfor %}", alone) == "-"
+    first = "{% for message in messages %}{% if message.tool_calls %}{% set c = message.tool_calls[0] %}"
+    first += "call{% endif %}{{ message.content }};{% endfor %}"
+    twice = replace(CALL, tool_calls=(*CALL.tool_calls, ToolCall("call_2", "light", "{}")))
+    results = [RESULT, replace(RESULT, content="done too", tool_call_id="call_2")]
+    assert rendered(first, [twice, *results, *chat("u:A")]) == "call;done;call;done too;A;"
 
 
 # -- where templates and ends are looked up --------------------------------------------------------------

@@ -18,14 +18,7 @@ from opensled.core.messages import Guide
 from opensled.text.answer_text import AnswerText
 from opensled.text.chat_sandbox import environment, variables
 from opensled.text.painter import Painter
-from opensled.text.thinking import (
-    KNOWN,
-    Start,
-    ThoughtReader,
-    reader_of,
-    start_of,
-    thoughts_by_key,
-)
+from opensled.text.thinking import KNOWN, Start, ThoughtReader, reader_of, start_of, thoughts_by_key
 from opensled.text.tokenizer import TargetTokenizer
 from tests.guiding import EOS, IM_END, LIGHT, PADDED, WAIT, ids, tagged_tokenizer
 from verify_server.text.guide import GuideCompiler

@@ -45,6 +45,9 @@ class ThoughtReader:
         """`special`: special tokens of which marks are made; where one comes, its text is MARK and its spelling."""
         self.special, self._tools, self.marks = special, tools, marks_of(tags)
         self.tags = ThoughtTags(*[spelled(tag, special) for tag in tags])
+        self._strong = tuple(
+            [tag for tag in self.tags if MARK in tag or "|" in tag]
+        )  # no text has them by chance
         channels = CHANNELS.get(tags.start)
         self._bodies: dict[str, Part] = {
             spelled(mark, special): part for mark, part in (channels.bodies if channels else {}).items()
@@ -129,7 +132,7 @@ class ThoughtReader:
 
     def _thoughts(self) -> Said | None:
         """Up to the end tag; what may begin it, and blanks that may stand before it, are held back."""
-        answer = [self.tags.answer_start] if MARK in self.tags.answer_start else []
+        answer = [tag for tag in self._strong if tag == self.tags.answer_start]
         text, mark = self._until(self.tags.end, *answer, *self._borders, *self._bodies)
         shown = text.rstrip()
         if not mark:
@@ -152,14 +155,13 @@ class ThoughtReader:
         if tag and self._held.startswith(tag):
             self._held, self._wrapped = self._held[len(tag) :], True
         else:
-            self._read = ThoughtReader._answer
+            self._began, self._read = False, ThoughtReader._answer
         return Said()
 
     def _answer(self) -> Said | None:
-        """Its text. Text cannot open thoughts again, special tokens can."""
-        again = [tag for tag in self.tags if MARK in tag]
+        """Its text. Plain text cannot open thoughts again."""
         closing = [self.tags.answer_end] if self._wrapped and self.tags.answer_end else []
-        text, mark = self._until(*again, *closing, *self._borders, *self._bodies)
+        text, mark = self._until(*self._strong, *closing, *self._borders, *self._bodies)
         if self._wrapped and not mark:
             self._held = text[len(text.rstrip()) :] + self._held
             text = text.rstrip()
@@ -179,10 +181,10 @@ class ThoughtReader:
         return shown
 
     def _apart(self, text: str, goes_on: bool) -> str:
-        """The text of a part; in channels one that `goes_on` with an earlier part begins on a line of its own."""
+        """The text of a part; one that `goes_on` with an earlier part begins on a line of its own."""
         begins = bool(text) and not self._began
         self._began = self._began or bool(text)
-        return f"\n{text}" if begins and goes_on and self._borders else text
+        return f"\n{text}" if begins and goes_on else text
 
     # -- channels
 
@@ -193,9 +195,8 @@ class ThoughtReader:
             self._enter(self._bodies[mark])
         elif mark in self._borders:
             if self._read is not ThoughtReader._in_head:
-                self._before = (
-                    ThoughtReader._thoughts if self._read is ThoughtReader._gap else ThoughtReader._answer
-                )
+                is_thought, self._head = self._read is ThoughtReader._gap, ""
+                self._before = ThoughtReader._thoughts if is_thought else ThoughtReader._answer
             self._head = "" if mark in self._ends else f"{self._head} "
             self._read = ThoughtReader._in_head
 

@@ -101,6 +101,8 @@ def template_input(
 
     Raises InvalidRequest if the schema of a tool or the arguments of an earlier call are not a JSON object.
     """
+    if re.search(r"= *message\.tool_calls\[0\]", template):
+        messages = _one_call_each(messages)
     unthought = [replace(message, reasoning="") for message in messages]
     versions = [_plain_turns(messages, template), _plain_turns(unthought, template)]
     if mentions(template, "tool_calls"):
@@ -168,6 +170,22 @@ def _turn(message: ChatMessage, template: str) -> Turn:
     if message.name:
         turn["name"] = message.name
     return turn
+
+
+def _one_call_each(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """With a turn for each call and its results, for templates that show the first call of a turn alone."""
+    made, told = list[ChatMessage](), list[ChatMessage]()
+    for message in messages:
+        for number, call in enumerate(message.tool_calls[:-1] and message.tool_calls):
+            turn = replace(message, content="", reasoning="") if number else message
+            results = [
+                one for one in messages if one.role == "tool" and call.id and one.tool_call_id == call.id
+            ]
+            made += [replace(turn, tool_calls=(call,)), *results]
+            told += results
+        if len(message.tool_calls) < 2 and not any(message is one for one in told):
+            made.append(message)
+    return made
 
 
 def _in_thoughts(turns: Sequence[Turn]) -> list[Turn]:
