@@ -158,7 +158,7 @@ def _options(tree: SourceTree, config: Definition) -> set[str]:
         name
         for statement in config.node.body
         for name, value in assignments(statement)
-        if isinstance(value, ast.Call) and ast.unparse(value.func) == "option"
+        if isinstance(value, ast.Call) and ast.unparse(value.func).endswith("option")
         if not any(word.arg == "file_only" for word in value.keywords)
     }
     for base in config.node.bases:
