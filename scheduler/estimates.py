@@ -102,9 +102,8 @@ class DeviceEstimate:
         )
         # Of the tokens that all sequences of the tenant have asked the server's drafter for, those that it proposed
         self.offered: FadingRatio = tenant.offered if tenant else FadingRatio(OFFERED, PRIOR, PRIOR)
-        self.rested = self._tried = (
-            0  # answers begun at rest since TRIED drafts have come; and drafts since then
-        )
+        # Answers begun at rest since TRIED drafts have come, and drafts since then
+        self.rested = self._tried = 0
         self._tenant = tenant
         self._beside = FadingRatio(BESIDE, guess.apart, 1.0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from itertools import islice
 
 import pytest
@@ -240,6 +241,18 @@ class TestNames:
             make_factory(config, "llamacpp", "tiny-draft")
         with pytest.raises(UsageError, match="not a drafter factory"):
             make_factory(config, "json:JSONDecoder", "")
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_where_no_target_verifies_only_the_model_writes(alone):
+    sampler = replace(GREEDY, alone=alone)
+    chain = ChainDrafter([Speaker((7,) * 8, 1.0), Speaker((5, 6), 0.5)])
+    chain.begin((1, 2, 3), sampler)
+    assert ids(list(chain.propose())) == ([5, 6] if alone else [7] * 8)
+    for name in ("lookup", "cacheback"):
+        copier = DRAFTERS.get(name)("", 1).create()
+        copier.begin((1, 2, 3) * 9, sampler)
+        assert (next(copier.propose(), None) is None) == alone
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from opensled.core.errors import NotFound, UsageError, VocabularyMismatch
 from opensled.core.messages import ModelInfo
 from opensled.core.registry import Registry
 from opensled.core.vocabulary import fingerprint
-from opensled.models.store import fetched_folder
 from tests.five_tokenizers import family
 from tests.tiny_drafts import tiny_info, tiny_tokenizer
 
@@ -166,8 +165,3 @@ def test_what_the_doctor_examines():
     assert choose_drafter(DoctorConfig(), "stranger") == DoctorConfig(drafter="lookup")
     assert choose_drafter(DoctorConfig(drafter="none", draft_model="x"), "tiny").draft_model == "x"
     assert choose_drafter(DoctorConfig(), "smollm2").draft_model == ""
-    fetched_folder("smollm2").mkdir(parents=True)
-    try:
-        assert choose_drafter(DoctorConfig(), "smollm2").draft_model == "smollm2"
-    finally:
-        fetched_folder("smollm2").rmdir()

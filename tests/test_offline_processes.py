@@ -155,7 +155,7 @@ def test_local_only_says_whose_words_they_are(tmp_path):
             screen.expect("> ")
             server.kill()
             screen.type(f"{QUESTION}\n")
-            screen.expect("the draft model alone writes what follows")
+            screen.expect("this device's small model answers")
             screen.expect(f"\x1b[{CODES['magenta']}m")
             screen.expect("all of them by the draft model alone")
             screen.expect("> ")

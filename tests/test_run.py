@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from edge_client.device import known_drafts
+from edge_client.device.config import DoctorConfig
+from edge_client.device.known_drafts import choose_drafter, draft_here
 from edge_client.terminal import run_command
 from edge_client.terminal.chat import Runner
 from edge_client.terminal.run_config import RunConfig
@@ -129,22 +132,30 @@ def test_what_is_missing_is_fetched_first(cache, monkeypatch):
 
 
 def test_a_draft_model_as_large_as_the_target_does_not_draft(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_command, "draft_of", lambda target: str(tmp_path / "draft.gguf"))
+    monkeypatch.setattr(known_drafts, "draft_of", lambda target: str(tmp_path / "draft.gguf"))
     target = tmp_path / "target.gguf"
     target.write_bytes(b"GGUF" * 100)
     for size, expected in ((60, ""), (10, str(tmp_path / "draft.gguf"))):
         (tmp_path / "draft.gguf").write_bytes(b"GGUF" * size)
-        assert run_command._draft(str(target)) == expected
+        assert draft_here(str(target)) == expected
 
 
 def test_a_small_draft_that_was_made_for_the_target_drafts(cache, monkeypatch):
-    """The target's own file, by which devices draft, costs as much as the target here."""
+    """For a device as for `run`; the target's own file costs as much as the target, but answers better alone."""
     for name, size in (("smollm2", 100), ("smollm2-draft", 40)):
         folder = store.fetched_folder(name)
         folder.mkdir(parents=True)
         (folder / f"{name}.gguf").write_bytes(b"GGUF" * size)
     (store.fetched_folder("smollm2-draft") / "model.onnx").write_bytes(bytes(1000))  # the same weights again
-    assert run_command._draft("smollm2") == "smollm2-draft"
+    assert draft_here("smollm2") == "smollm2-draft"
+    for offline, model in (
+        ("stall", "smollm2-draft"),
+        ("provisional", "smollm2-draft"),
+        ("local-only", "smollm2"),
+    ):
+        assert choose_drafter(DoctorConfig(offline=offline), "smollm2").draft_model == model
+    (store.fetched_folder("smollm2-draft") / "smollm2-draft.gguf").write_bytes(bytes(400))
+    assert draft_here("smollm2") == choose_drafter(DoctorConfig(), "smollm2").draft_model == ""
 
 
 def test_what_to_expect_of_a_fetched_model_is_said_once(cache, capsys, monkeypatch):

@@ -231,8 +231,13 @@ class Device:
             status = draft_status(self._lengths, limits, session.turn if session else None)
         words = "; ".join(filter(None, [status.words, self._factory.note]))
         drafted, plain = counts.rate_drafted, counts.rate_plain
-        rates = {"drafted_rate": drafted.ratio or None, "plain_rate": plain.ratio or None}
-        return replace(status, words=words, compared=int(min(drafted.seen, plain.seen)), **rates)
+        return replace(
+            status,
+            words=words,
+            drafted_rate=drafted.ratio or None,
+            plain_rate=plain.ratio or None,
+            compared=int(min(drafted.seen, plain.seen)),
+        )
 
     @property
     def drafters_busy(self) -> int:

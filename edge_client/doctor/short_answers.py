@@ -1,8 +1,8 @@
 """Short answers of the real target as this device would give them, with drafts and without, counted and timed.
 
 `python -m edge_client.doctor.short_answers` reads the device's configuration from standard input, one line of JSON, and
-prints a JSON object a line: `drafter`, then one `answer` each, then `why` it drafts as it does. It is a process
-of its own, for native code may crash.
+prints a JSON object a line: `drafter`, then one `answer` each, then `why` it drafts as it does. It is a process of its
+own, for native code may crash.
 """
 
 from __future__ import annotations

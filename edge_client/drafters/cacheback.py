@@ -165,6 +165,8 @@ class CachebackDrafter(Drafter):
         self._followers.extend(tokens)
 
     def propose(self) -> Iterator[DraftToken]:
+        if self._sampler.alone:  # guesses by what often follows are no answer
+            return
         for token, confidence in self._followers.chain():
             yield self._sampler.certain(token, confidence)
 

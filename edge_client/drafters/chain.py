@@ -86,6 +86,7 @@ class ChainDrafter(Drafter):
 
     def __init__(self, drafters: Sequence[Drafter]) -> None:
         self._drafters, self._last = tuple(drafters), drafters[-1]
+        self._alone = False
         self._forget()
 
     def _forget(self) -> None:
@@ -96,6 +97,7 @@ class ChainDrafter(Drafter):
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
         self._forget()
+        self._alone = sampler.alone
         for drafter in self._drafters:
             drafter.begin(prompt, sampler)
 
@@ -160,6 +162,8 @@ class ChainDrafter(Drafter):
 
     def _in_turn(self) -> list[Drafter]:
         """Earlier drafters that are sure, the last one, then the others, in case those before have nothing to say."""
+        if self._alone:  # what was copied from earlier text would be the answer
+            return [self._last]
         early = self._drafters[:-1]
         usual = SURE if self._last.behind else self._usual()
         sure = [drafter for drafter in early if sum(self._sendable_chances(drafter)) > usual]

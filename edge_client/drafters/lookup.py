@@ -32,6 +32,8 @@ class LookupDrafter(Drafter):
         self._index.extend(tokens)
 
     def propose(self) -> Iterator[DraftToken]:
+        if self._sampler.alone:  # copies are no answer
+            return
         for token, confidence in self._index.propose():
             yield self._sampler.certain(token, confidence)
 

@@ -52,7 +52,7 @@ async def local_commits(
             "no server can be reached, and all drafters are busy (see --parallel) or drafting is switched off",
             retry_after=5.0,
         )
-    drafter.begin(truth, Sampler(params, key, prompt_length=truth.prompt_length))
+    drafter.begin(truth, Sampler(params, key, prompt_length=truth.prompt_length, alone=True))
     try:
         while not truth.finish_reason:
             block = (await drafter.draft(truth, SEGMENT)).block

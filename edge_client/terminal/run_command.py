@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from edge_client.device.known_drafts import LOOKUP, draft_of
+from edge_client.device.known_drafts import LOOKUP, draft_here
 from edge_client.device.prompt_config import ChatConfig
 from edge_client.drafters import AUTO
 from edge_client.terminal.run_config import RunConfig
@@ -17,28 +17,23 @@ from opensled.core.errors import NotFound
 from opensled.models.model_pairs import PAIRS
 from opensled.models.pull import ready
 from opensled.models.store import (
-    ASSEMBLED,
     FETCHABLE,
     cache_folder,
     can_be_fetched,
     is_here,
     missing,
-    model_files,
     require_known,
 )
 from opensled.process.logs import tell
 
 QUIET = ("--log-level", "error")
-# A draft model must be smaller than this share of its target, for both compute on the same cores. Chosen. A token of
-# SmolLM2 takes 19 ms on a core, one of its own 4-bit file 27 ms, one of its small draft 4 ms.
-SMALLER = 0.5
 
 
 def run(config: RunConfig) -> int:
     """Chat until the user leaves; the server ends with it. Raises what `opensled pull`, `serve` and `chat` raise."""
     require_known(config.draft_model)
     _fetch(config.name)
-    draft = config.draft_model or _draft(config.name)
+    draft = config.draft_model or draft_here(config.name)
     tell(f"starting {config.name} on this machine{f', and {draft} to draft for it' if draft else ''}")
     if config.name in FETCHABLE:
         tell(f"{config.name}: {FETCHABLE[config.name].about}")
@@ -75,19 +70,6 @@ def _fetch(name: str) -> None:
     if not can_be_fetched(name):
         raise NotFound(missing(name), "model")
     ready(name)
-
-
-def _draft(target: str) -> str:
-    """A draft model that belongs to the target, is here and is small; "" = none."""
-    known = [draft_of(target), *(name for name, its_target in ASSEMBLED.items() if its_target == target)]
-    small = (name for name in known if is_here(name) and _bytes(name) < SMALLER * _bytes(target))
-    return next(small, "")
-
-
-def _bytes(model: str) -> int:
-    """Of its GGUF files; of all, where it has none."""
-    files = model_files(model)
-    return sum(file.stat().st_size for file in [file for file in files if file.suffix == ".gguf"] or files)
 
 
 def _serving(config: RunConfig, has_draft: bool) -> list[str]:

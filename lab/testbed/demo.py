@@ -1,14 +1,17 @@
 """`opensled demo`: a server and devices on this machine, with a real model where it can be had."""
 
+import os
 import sys
 from pathlib import Path
 
+from hw_profiles.detect import usable_cores
 from lab.testbed.config import DemoConfig
 from opensled.core.errors import OpenSledError, UsageError
 from opensled.models.pull import ready
 from opensled.models.store import FETCHABLE, fetched_folder
 
 REAL = "smollm2"
+BUSY = 0.25  # load for each core before the demo begins from which on it says so (chosen)
 
 
 def demo(config: DemoConfig) -> int:
@@ -22,6 +25,8 @@ def demo(config: DemoConfig) -> int:
     for_tiny = config.engine != "torch" or config.mtls
     if config.model == REAL and for_tiny:
         raise UsageError("--engine llamacpp and --mtls are for --model tiny; leave them out, or take that")
+    if busy := busy_words(os.getloadavg()[0], usable_cores()):
+        print(busy, file=sys.stderr)
     path = None if config.model == "tiny" or for_tiny else _fetched(config.model == REAL)
     if path is None:
         from lab.testbed.demo_tiny import demo_tiny
@@ -31,7 +36,14 @@ def demo(config: DemoConfig) -> int:
     print(f"the demo runs {REAL}: {path}", file=sys.stderr)
     from lab.testbed.demo_real import demo_real
 
-    return demo_real(config, path)
+    return demo_real(config, path, busy)
+
+
+def busy_words(load: float, cores: int) -> str:
+    """What a machine that was busy before the demo does to its figures; "" = it was not."""
+    if load <= BUSY * cores:
+        return ""
+    return f"this machine was busy (load {load:.1f} on {cores} cores): tok/s and gains say little; try again later"
 
 
 def _fetched(needed: bool) -> Path | None:

@@ -53,6 +53,12 @@ class DemoDevice:
         return speed(self.replies[:count]), speed(self.plain[:count])
 
     @property
+    def gains(self) -> list[float]:
+        """Tokens/s of each reply alone over those of the same answer without drafts; they differ by noise."""
+        count = min(self.alone, len(self.replies), len(self.plain))
+        return [speed([own]) / speed([plain]) for own, plain in zip(self.replies[:count], self.plain)]
+
+    @property
     def saved(self) -> float:
         """Share of the tokens, of the answers alone, that took the server no step: the accepted draft tokens."""
         replies = self.replies[: self.alone] if self.alone else self.replies

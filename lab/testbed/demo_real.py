@@ -55,8 +55,11 @@ FLEET = (
 )
 
 
-def demo_real(config: DemoConfig, path: Path) -> int:
-    """Run it with the GGUF file at `path`; exit code 0 only if every answer is what the target alone writes."""
+def demo_real(config: DemoConfig, path: Path, busy: str = "") -> int:
+    """Run it with the GGUF file at `path`; exit code 0 only if every answer is what the target alone writes.
+
+    `busy`: what a busy machine does to the figures; "" = it is not busy.
+    """
     exit_on_signals()  # so that no process of the fleet outlives the demo
     started, dtype, tokens = time.monotonic(), _dtype(path), min(config.max_tokens, ANSWER)
     devices: list[DemoDevice] = []
@@ -81,7 +84,7 @@ def demo_real(config: DemoConfig, path: Path) -> int:
         totals = stop_fleet(server, [*edges.values(), plain])
         file_alone = _file_alone(path, devices, view)
         _compare(devices, reference, BOUNDS[dtype], view)
-    run = Run(MODEL_ID, dtype, BOUNDS[dtype], time.monotonic() - started, totals, *file_alone)
+    run = Run(MODEL_ID, dtype, BOUNDS[dtype], time.monotonic() - started, totals, *file_alone, busy)
     return conclude(devices, run, as_json=config.json)
 
 

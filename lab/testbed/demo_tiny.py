@@ -120,9 +120,10 @@ async def _ask_plain(devices: list[DemoDevice], url: str) -> None:
 
 def _compare(devices: list[DemoDevice], bound: float, view: DemoView) -> None:
     """Let the target alone write every answer again, with plain transformers and no product code."""
-    view.say("the target alone writes the same answers, without OpenSLED")
     reference = Reference(model_path(TARGET), dtype="float64")
-    for device in devices:
+    for number, device in enumerate(devices, 1):
+        of_all = f"({number} of {len(devices)})"
+        view.say(f"the target alone writes the answers of {device.name} {of_all}, without OpenSLED")
         for body, reply in zip(device.prompts, device.replies):
             device.paths.append(follow(reference, body, reply.text, bound))
             view.refresh()

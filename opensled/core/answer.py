@@ -24,7 +24,7 @@ Origin = Literal["accepted", "loose", "recovered", "bonus", "server", "local", "
 UNVERIFIED: tuple[Origin, ...] = ("local", "relay")
 LOCAL_ONLY = "local-only"  # the mode in which there are any, and in place of a rule's name then
 WARNINGS: dict[Origin, str] = {
-    "local": "no server can be reached: the draft model alone writes what follows, and nothing verifies it",
+    "local": "the server is away: this device's small model answers, and nothing verifies what follows",
     "relay": "the relay cannot reach the target: its own model writes what follows, and nothing verifies it",
 }
 

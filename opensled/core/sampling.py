@@ -54,6 +54,7 @@ class Sampler:
     # Ids below `vocab_size` that mean something else to the target: never drawn
     barred: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64), compare=False)
     skipped: int = 0  # positions that the drafter is not told of, and that its own do not count
+    alone: bool = False  # no target verifies what is proposed: only a model may write
 
     def counts(self, text: Sequence[int]) -> TokenCounts | None:
         """What penalties count of a text that begins with the prompt; None: there are no penalties."""

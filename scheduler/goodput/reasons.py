@@ -11,9 +11,7 @@ from scheduler.estimates import GUESS, Forecast
 from scheduler.goodput.rounds import LENGTHS
 from scheduler.plan import SessionView
 
-LEAST_STANDING = (
-    0.25  # chosen: share of a draft's tokens that stand below which nothing else needs to be blamed
-)
+LEAST_STANDING = 0.25  # chosen: share of a draft's tokens that stand; below it nothing else is to blame
 
 
 class Round(NamedTuple):

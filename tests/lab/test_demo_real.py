@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from lab.testbed import demo_real, demo_tiny
 from lab.testbed.client import StreamedReply
 from lab.testbed.config import DemoConfig
+from lab.testbed.demo import busy_words
 from lab.testbed.demo_device import DemoDevice
 from lab.testbed.demo_real import FLEET, TURNS
 from lab.testbed.demo_report import Run, conclude
@@ -129,6 +131,21 @@ def test_steps_saved_and_what_a_step_takes_explain_the_gain(capsys: pytest.Captu
 def test_a_device_that_loses_time_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert conclude([device(), device("slow", seconds=1.5)], RUN, as_json=False) == 0
     assert "drafts cost more time than they saved: slow\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("seconds", [(0.5, 1.5), (1.5, 0.5)])
+def test_what_one_question_denies_gets_no_why(
+    seconds: tuple[float, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    noisy = device()
+    noisy.alone, noisy.replies = 2, [reply("Paris", seconds=seconds[0]), reply("Rome", seconds=seconds[1])]
+    assert conclude([noisy], replace(RUN, busy=busy_words(10.4, 2)), as_json=False) == 0
+    shown = capsys.readouterr().out
+    assert "why:" not in shown and "cost more time" not in shown
+    assert shown.endswith(
+        "this machine was busy (load 10.4 on 2 cores): tok/s and gains say little; try again later\n"
+    )
+    assert busy_words(0.3, 2) == ""
 
 
 @pytest.mark.parametrize("fault", ["other words", "not the target's"])
