@@ -161,14 +161,13 @@ def choose_model(models: list[GgufModel], choice: str) -> GgufModel | None:
     if not choice:
         return models[0] if models else None
     whole = SPLIT.sub("", re.sub(r"\.gguf$", "", choice.lower()))
-    quant = _plain(re.sub(r"^(?:int)?(\d)-?bits?$", r"q\1", whole))
+    quant = _plain(re.sub(r"^(?:int)?(\d)(?:-?bits?)?$", r"q\1", whole))
     bare, words = _plain(_quant(choice)), GgufModel("", (f"{whole}.gguf",)).words
     ways = (
         lambda model: whole in (model.whole.lower(), model.stem.lower()),
         lambda model: quant == _plain(model.quant),
         lambda model: bare == _plain(model.quant).removeprefix("ud") and not words - model.words,
         lambda model: bare == _plain(_quant(model.whole)) and words and not words - model.words,
-        lambda model: re.fullmatch(r"[a-z]+\d", quant) and _plain(model.quant).startswith(quant),
-        lambda model: re.fullmatch(r"i?q\dk", quant) and _plain(model.quant).startswith(quant),
+        lambda model: re.fullmatch(r"[a-z]+\dk?", quant) and _plain(model.quant).startswith(quant),
     )
     return next((model for is_it in ways for model in models if is_it(model)), None)
