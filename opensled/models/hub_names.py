@@ -23,8 +23,8 @@ _STATISTICS = re.compile(r"^imatrix|[._-]imatrix$", re.IGNORECASE)  # for quanti
 _PROJECTOR = re.compile(r"mm[-_]?proj|projector", re.IGNORECASE)  # of images
 # In a file's name, where not all files of its repository have it: not the model that the repository is named for
 _OTHER = re.compile(
-    r"mtp|nextn|eagle\d*|draft(er)?|medusa|hydra|dflash|speculators?|assistant|ablit\w*|obliterated|uncensored|heretic"
-    r"|lora|adapters?|vocab|tokenizer|cvector|embeddings?|vision|audio|encoder|calibration"
+    r"mtp|nextn|eagle\d*|draft(er)?|medusa|hydra|dflash|spec(ulat\w*)?|assistant|ablit\w*|obliterated|uncensored|heretic"
+    r"|lora|adapters?|vocab|tokenizer|cvector|control|vae|tts|embeddings?|vision|audio|encoder|calibration"
 )
 # In a file's name, and tells nothing of the model itself
 _PLAIN = re.compile(r"|gguf|ggml|hf|imat(rix)?|i1|ud|v\d+|it|instruct|chat|new|fixed|split|\d+")
