@@ -16,6 +16,7 @@ from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import islice
 from typing import Any
+from urllib.parse import unquote
 
 from edge_client.drafters import DRAFTERS
 from opensled.core.messages import SamplingParams
@@ -71,6 +72,9 @@ class Stub:
     models: tuple[str, ...] = ("draft",)
     pause: float = 0.0  # seconds before each token
     key: str = ""
+    loading: set[str] = field(default_factory=set)  # models of a router
+    form: dict[str, Any] = field(default_factory=dict)
+    base: str = ""  # path of the API
     heard: list[tuple[str, dict[str, Any]]] = field(default_factory=list)  # paths and bodies
     hosts: list[str] = field(default_factory=list)
     pieces: int = 0  # written so far
@@ -200,6 +204,45 @@ class CompletionsHandler(Handler):
         yield b": a comment\n\n"
         yield _event({"choices": [{"index": 0, "text": "", "finish_reason": reason}]})
         yield b"data: [DONE]\n\n"
+
+
+class RouterHandler(CompletionsHandler):
+    """As llama-server without a model: several, and each request names one."""
+
+    def route(self, body: dict[str, Any]) -> None:
+        path, _, query = self.path.partition("?")
+        model = body.get("model") or unquote(query.removeprefix("model="))
+        if path == "/v1/models":
+            return self.document(
+                {"data": [{"id": name, "owned_by": "llamacpp"} for name in self.stub.models]}
+            )
+        settings = {"n_ctx": 4096 if model else 0}
+        if path == "/props" and not model:
+            return self.document({"role": "router", "default_generation_settings": settings})
+        if model not in self.stub.models:
+            return self.document({"error": {"message": "model name is missing from the request"}}, 400)
+        if model in self.stub.loading:
+            return self.document({"error": {"message": "Loading model", "code": 503}}, 503)
+        if path == "/props":
+            return self.document({"default_generation_settings": settings, "total_slots": 1})
+        chunks = ({"content": piece, "stop": False} for piece in self.stub.write(body["prompt"], 4))
+        self.stream("text/event-stream", map(_event, chunks))
+
+
+class FormsHandler(CompletionsHandler):
+    """A server with OpenAI's completions that lists its models, and answers, in the form `form` of its stub."""
+
+    def route(self, body: dict[str, Any]) -> None:
+        form, path = self.stub.form, self.path.removeprefix(self.stub.base)
+        if path in form:
+            return self.document(form[path])
+        if path != "/v1/completions":
+            return self.document({"detail": "Not Found"}, 404)
+        pieces = list(self.stub.write(body["prompt"], 4))
+        if "whole" in form:
+            return self.document({"choices": [{"text": "".join(pieces), "finish_reason": "length"}]})
+        chunks = [{"choices": [{"delta": {"content": piece}}]} for piece in pieces]
+        self.stream("text/event-stream", [b": keepalive\n\n", *map(_event, chunks), _event({"choices": []})])
 
 
 HANDLERS = {"ollama": OllamaHandler, "completions": CompletionsHandler}

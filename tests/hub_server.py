@@ -18,6 +18,7 @@ import pytest
 from opensled.cli import main as cli
 from opensled.models import download, store
 
+SHIFT = 0  # bytes by which the ranges of a hub begin too late
 LARGE = 100  # bytes from which on a file is kept in LFS, which announces its sha256
 NEWEST, OLDER = "b" * 40, "a" * 40
 NAME = "Some-Org/Small-1B-GGUF"
@@ -74,6 +75,8 @@ class HubServer:
         self.ranges: list[str] = []  # that files were asked for with
         self.break_after: list[int] = []  # bytes after which the next answers with a file break off
         self.knows_ranges = True
+        self.tells_length = True  # of files; else they come in chunks
+        self.page = 0  # entries of a page of a listing; 0 = all
         self.down = 0  # requests to be answered with 503
         self.down_after_break = 0  # the same, after an answer that breaks off
         self.elsewhere = ""  # another server to which files are redirected
@@ -132,7 +135,14 @@ class _Handler(BaseHTTPRequestHandler):
         listing = self.hub.listing(name, revision)
         if listing is None:
             return self._refuse(404, "RevisionNotFound")
-        self._answer(200, json.dumps(listing).encode())
+        size, headers = self.hub.page, {}
+        if size:
+            first, siblings = int(self.path.partition("from=")[2] or 0), listing["siblings"]
+            listing = {**listing, "siblings": siblings[first : first + size]}
+            if first + size < len(siblings):
+                following = f"{self.hub.address}{self.path.partition('?')[0]}?from={first + size}"
+                headers = {"Link": f'<{following}>; rel="next"'}
+        self._answer(200, json.dumps(listing).encode(), headers=headers)
 
     def _file(self, name: str, commit: str, file: str) -> None:
         hub, repository = self.hub, self.hub.repositories[name]
@@ -148,11 +158,17 @@ class _Handler(BaseHTTPRequestHandler):
         if asked:
             hub.ranges.append(asked)
         start = int(re.fullmatch(r"bytes=(\d+)-", asked)[1]) if asked and hub.knows_ranges else 0
+        start += SHIFT if start else 0
         self._answer(206 if start else 200, content[start:], start, len(content), breaks=True)
 
-    def _answer(self, status: int, body: bytes, start: int = 0, whole: int = 0, breaks: bool = False) -> None:
+    def _answer(
+        self, status: int, body: bytes, start: int = 0, whole: int = 0, breaks: bool = False, headers=()
+    ) -> None:
         self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
+        if self.hub.tells_length or not breaks:
+            self.send_header("Content-Length", str(len(body)))
+        for name, value in dict(headers).items():
+            self.send_header(name, value)
         if status == 206:
             self.send_header("Content-Range", f"bytes {start}-{whole - 1}/{whole}")
         self.end_headers()

@@ -15,6 +15,7 @@ from edge_client.draft_servers.http_stream import MAX_DOCUMENT, MAX_HEAD, MAX_LI
 from edge_client.draft_servers.llama_server import LlamaServerTokens
 from edge_client.draft_servers.ollama import OllamaText
 from edge_client.draft_servers.served_text import ServedText
+from edge_client.drafters import outage as outages
 from edge_client.drafters.outage import Outage
 from edge_client.drafters.streamed import StreamedDrafter
 from opensled.core.errors import DraftSourceError, OpenSledError
@@ -120,6 +121,7 @@ ODD = {
 @pytest.fixture
 def hurried(monkeypatch):
     """A server gets a fraction of a second."""
+    monkeypatch.setattr(outages, "LOAD_S", 0.3)
     monkeypatch.setattr(http_stream, "FIRST_S", 0.3)
     monkeypatch.setattr(http_stream, "BETWEEN_S", 0.3)
     monkeypatch.setattr(http_stream, "DOCUMENT_S", 0.3)

@@ -6,7 +6,9 @@ import asyncio
 import logging
 import re
 import ssl
+import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -30,7 +32,9 @@ from tests.draft_stubs import (
     HANDLERS,
     STORY,
     CompletionsHandler,
+    FormsHandler,
     OllamaHandler,
+    RouterHandler,
     Stub,
     lying,
     narrator,
@@ -209,6 +213,109 @@ def test_over_tls(tmp_path):
         assert stranger.served is None and "certificate" in stranger.outage.reason
 
 
+@pytest.fixture
+def hurried(monkeypatch):
+    monkeypatch.setattr(outages, "FIRST_PAUSE", 0.02)
+    monkeypatch.setattr(outages, "LONGEST_PAUSE", 0.05)
+
+
+def drafted_within(drafter, seconds: float = 20.0) -> list:
+    deadline = time.monotonic() + seconds
+    while not (block := pull(drafter)):
+        assert time.monotonic() < deadline, "the drafter never comes back"
+    return block
+
+
+ROUTED = ("org/alpha-GGUF:Q4_K_M", "beta-05b")
+
+
+@pytest.mark.parametrize("name", [*ROUTED, "alpha-gguf:q4_k_m", "hf.co/org/alpha-GGUF:Q4_K_M", "BETA-05B"])
+def test_a_router_drafts_by_the_named_model(name):
+    with stub_of(RouterHandler, models=ROUTED, writer=narrator(STORY)) as stub:
+        drafter = fitted(stub, name).create()
+        drafter.begin(tiny_tokenizer().encode_rendered(STORY[:40]), greedy())
+        assert pull(drafter)
+        drafter.close()
+        asked = {body.get("model") for path, body in stub.heard if path == "/completion"}
+        assert asked == {ROUTED["beta" in name.lower()]}
+
+
+def test_a_router_is_asked_again_while_it_loads_and_wants_a_name(hurried):
+    with stub_of(RouterHandler, models=ROUTED, writer=narrator(STORY), loading={ROUTED[1]}) as stub:
+        with pytest.raises(UsageError, match=f"--draft-model NAME: .* has {ROUTED[0]}, {ROUTED[1]}"):
+            fitted(stub)
+        with pytest.raises(NotFound, match=f"has no model 'gamma'; it has {ROUTED[0]}"):
+            fitted(stub, "gamma")
+        made = fitted(stub, ROUTED[1])
+        assert made.served is None and "Loading model" in made.outage.reason
+        drafter = made.create()
+        drafter.begin(tiny_tokenizer().encode_rendered(STORY[:40]), greedy())
+        stub.loading.clear()
+        assert drafted_within(drafter)
+        drafter.close()
+
+
+ONE, OWN = [{"id": "draft"}], {"version": "0.6.5"}
+FORMS = {  # paths and answers of servers whose models are listed otherwise
+    "several kinds of models": {"/v1/models": {"data": [*ONE, {"id": "bge-m3"}, {"id": "nomic-embed-text"}]}},
+    "a bare list": {"/v1/models": ONE},
+    "names alone": {"/v1/models": {"models": ["draft"]}},
+    "another key": {"/v1/models": {"data": [{"name": "draft", "max_model_len": 2048}]}},
+    "an answer in one piece": {"/v1/models": {"data": ONE}, "whole": True},
+    "a version as Ollama has it": {
+        "/v1/models": {"data": ONE},
+        "/api/version": OWN,
+        "/api/tags": {"detail": "?"},
+    },
+    "properties as llama-server has them": {
+        "/v1/models": {"data": [{"id": "draft", "owned_by": "koboldcpp"}]},
+        "/props": {"default_generation_settings": {"n_ctx": 4096}},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    "suffix", ["", "/v1", "/v1/", "/v1/completions", "/v1/chat/completions", "/v1/models"]
+)
+@pytest.mark.parametrize("kind", FORMS)
+def test_servers_that_are_like_another(kind, suffix):
+    with stub_of(FormsHandler, form=FORMS[kind], base="/engines", writer=narrator(STORY)) as stub:
+        made = ServerFactory("", 0, DrafterOptions(draft_url=f"{stub.url}/engines{suffix}"))
+        made.fit(tiny_info(), tiny_tokenizer())
+        drafter = made.create()
+        drafter.begin(tiny_tokenizer().encode_rendered(STORY[:40]), greedy())
+        assert pull(drafter) and "draft by text" in made.name
+        drafter.close()
+
+
+def test_a_cold_start_is_awaited_in_the_background(kind, hurried, monkeypatch):
+    """However long a text is and however it grows meanwhile: its stream stays, and another one drafts after it."""
+    monkeypatch.setattr(outages, "COLD_S", 0.05)
+    loaded, asked = threading.Event(), []
+
+    def slow(text: str) -> Iterator[str]:
+        asked.append(text)
+        assert loaded.wait(60)
+        yield from narrator(STORY)(text)
+
+    with stub_of(HANDLERS[kind], writer=slow) as stub:
+        made = fitted(stub)
+        drafter, text = made.create(), list(tiny_tokenizer().encode_rendered(STORY))
+        drafter.begin(text[:100], greedy())
+        for end in range(100, 130):
+            drafter.commit(text[end : end + 1])
+            while drafter.read(16):
+                pass
+            assert pull(drafter) == []
+        other = made.create()  # of another answer
+        other.begin(text[:50], greedy())
+        assert pull(other) == [] and len(asked) == 1 and "has yet to give its first token" in made.note
+        loaded.set()
+        assert drafted_within(drafter) and drafted_within(other)
+        for each in (drafter, other):
+            each.close()
+
+
 # -- which drafter a device has -------------------------------------------------------------------------------------
 
 
@@ -236,19 +343,6 @@ def test_options_that_make_no_sense(options, said):
 
 
 # -- outages --------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def hurried(monkeypatch):
-    monkeypatch.setattr(outages, "FIRST_PAUSE", 0.02)
-    monkeypatch.setattr(outages, "LONGEST_PAUSE", 0.05)
-
-
-def drafted_within(drafter, seconds: float = 20.0) -> list:
-    deadline = time.monotonic() + seconds
-    while not (block := pull(drafter)):
-        assert time.monotonic() < deadline, "the drafter never comes back"
-    return block
 
 
 def test_a_server_that_is_away_at_the_start_is_no_error(kind, hurried, caplog):

@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from edge_client.device.config import EdgeConfig
+from edge_client.device.prompt_config import ChatConfig
+from edge_client.terminal.run_config import RunConfig
+from opensled.cli.config import options
+from opensled.core.errors import UsageError
 from opensled.models.hub_names import HubName, choose_model, gguf_models, parse
 from opensled.models.model_pairs import PAIRS, pair_of
+from opensled.models.models_command import PathConfig
+from opensled.models.pasted_names import model_name
+from opensled.models.pull import PullConfig
+from verify_server.gpu_check.config import SelftestConfig
+from verify_server.options.serve_config import ServeConfig
 
 
 @pytest.mark.parametrize(
@@ -73,6 +83,130 @@ def test_a_split_model_counts_once_and_only_if_it_is_whole():
     parts = [f"b/x-q4_0-{n:05}-of-00003.gguf" for n in (3, 1, 2)]
     (model,) = gguf_models([*parts, "y-q8_0-00001-of-00002.gguf"])
     assert model.files == tuple(sorted(parts)) and model.stem == "x-q4_0"
+
+
+# The choice, the file that is taken ("-": none), and the others beside it
+TAKEN = """
+: x-7b-Q4_K_M-imat.gguf x-7b-IQ2_M-imat.gguf x-7b-Q8_0-imat.gguf
+Q4_K_M: x-7b-Q4_K_M-imat.gguf x-7b-Q8_0-imat.gguf
+Q4_K_M-imat: x-7b-Q4_K_M-imat.gguf x-7b-Q8_0-imat.gguf
+Q4_K_M: x-imatrix-Q4_K_M.gguf x-imatrix-Q8_0.gguf imatrix.gguf
+: x-imatrix-Q4_K_M.gguf x-imatrix-Q8_0.gguf x-imatrix.gguf
+: x-Q8_0.gguf x.imatrix.gguf x-f16.imatrix.gguf imatrix_unsloth.gguf imatrix-x-Q4_K_M.gguf
+: x-mini-4k-q4.gguf x-mini-4k-fp16.gguf
+q4: x-mini-4k-q4.gguf x-mini-4k-fp16.gguf
+FP16: x-f16.gguf x-Q8_0.gguf
+f16: x-fp16.gguf x-bf16.gguf
+Q4: x-Q4_K_M.gguf x-Q4_0.gguf x-IQ4_XS.gguf x-Q5_K_M.gguf
+Q8: x-Q8_0.gguf x-UD-Q8_K_XL.gguf
+Q4_K: x-Q4_K_M.gguf x-Q4_K_S.gguf
+4bit: x-Q4_K_M.gguf x-Q8_0.gguf
+int8: x-Q8_0.gguf x-Q4_K_M.gguf
+Q4-K-M: x-q4_k_m.gguf x-q8_0.gguf
+q4_K_M: X.Q4_K_M.gguf X.Q8_0.gguf
+Q4_K_M: x-q4-k-m.gguf x-q8-0.gguf
+Q4_K_M: Q4_K_M.gguf Q8_0.gguf
+i1-Q4_K_M: x.i1-Q4_K_M.gguf x.i1-IQ1_S.gguf
+Q4_K_M: x.i1-Q4_K_M.gguf x.i1-IQ1_S.gguf
+Q4_K_XL: x-UD-Q4_K_XL.gguf x-UD-IQ1_M.gguf
+UD-Q4_K_XL: x-UD-Q4_K_XL.gguf x-Q4_K_M.gguf
+Q4_K_M: x-Q4_K_M.gguf x-UD-Q4_K_XL.gguf
+: x-Q4_K_M.gguf x-UD-Q4_K_XL.gguf x-Q4_0_4_4.gguf BF16/x-BF16.gguf x-UD-IQ1_M.gguf
+IQ4_XS: x-IQ4_XS.gguf x-IQ4_NL.gguf x-Q4_K_M.gguf
+MXFP4: x-mxfp4.gguf x-F16.gguf
+mxfp4: x-MXFP4_MOE.gguf x-F16.gguf
+: x-IQ4_XS.gguf x-F16.gguf x-IQ2_M.gguf
+: x-Q3_K_M.gguf x-IQ2_M.gguf x-Q2_K.gguf x-BF16.gguf
+: x-Q4_0.gguf x-IQ4_KSS.gguf x-Q4_0_8_8.gguf
+: x.gguf x-f16.gguf
+: x-9b-Q8_0.gguf x-9b-MTP-Q4_K_M.gguf x-9b-abliterated-Q4_K_M.gguf mmproj-x-F16.gguf eagle3-x-Q4_K_M.gguf
+Q4_K_M: x-9b-Q4_K_M.gguf x-9b-MTP-Q4_K_M.gguf x-9b-thinking-Q4_K_M.gguf
+Q4_K_M: - x-9b-Q8_0.gguf x-9b-draft-Q4_K_M.gguf
+MTP-Q4_K_M: x-9b-MTP-Q4_K_M.gguf x-9b-Q4_K_M.gguf
+F16: - x-Q8_0.gguf x-lora-F16.gguf mm-proj-F16.gguf
+Q4_K_M: x-9b-MTP-Q4_K_M.gguf x-9b-MTP-Q8_0.gguf
+Q8_0: x-Q8_0-v2.gguf x-Q4_K_M-v2.gguf
+Q8_0: Q8_0/x-70b.gguf Q4_K_M/x-70b.gguf
+Q8_0: Q8_0/x-00001-of-00001.gguf Q4_K_M/x-Q4_K_M-00001-of-00001.gguf
+: x-f16.q6.gguf x-f16.gguf
+7b-instruct-q4_K_M: x-7b-instruct-Q4_K_M.gguf x-7b-instruct-Q8_0.gguf
+latest: x-Q4_K_M.gguf x-Q8_0.gguf
+sub/x-Q4_K_M.gguf: sub/x-Q4_K_M.gguf x-Q4_K_M.gguf
+x-00001-of-00001.gguf: x-00001-of-00001.gguf y-Q4_K_M.gguf
+Q3_K_M: - x-Q4_K_M.gguf
+"""
+
+
+@pytest.mark.parametrize("row", TAKEN.strip().split("\n"))
+def test_the_file_a_person_would_take(row):
+    choice, _, names = row.partition(":")
+    right, *others = names.split()
+    files = [*others, *([right] if right != "-" else [])]
+    found = choose_model(gguf_models(files), parse(f"a/b:{choice}").choice if choice else "")
+    assert (found.files[0] if found else "-") == right
+
+
+PASTED = """
+'org/x-GGUF' = org/x-GGUF
+"org/x" = org/x
+org/x/ = org/x
+org/x:latest = org/x
+org/x@q4_k_m = org/x:q4_k_m
+org/x@main = org/x
+hf.co/org/x:Q4_K_M = org/x:Q4_K_M
+HF.co/org/x:latest = org/x
+https://www.huggingface.co/org/x/ = org/x
+https://huggingface.co/org/x/tree/main = org/x
+https://huggingface.co/org/x/tree/main/Q4_K_M = org/x:Q4_K_M
+https://huggingface.co/org/x/blob/main/x-Q4_K_M.gguf = org/x:x-Q4_K_M.gguf
+https://huggingface.co/org/x/resolve/main/a/x%20Q8_0.gguf?download=true = org/x:a/x Q8_0.gguf
+https://huggingface.co/org/x/blob/main/config.json = org/x
+https://huggingface.co/org/x?show_file_info=x-Q8_0.gguf = org/x:x-Q8_0.gguf
+https://huggingface.co/org/x?library=transformers#usage = org/x
+https://huggingface.co/api/models/org/x = org/x
+https://hf-mirror.com/org/x = org/x
+git clone https://huggingface.co/org/x.git = org/x
+hf://org/x@main/x.gguf = org/x:x.gguf
+huggingface:org/x:Q4_K_M = org/x:Q4_K_M
+ollama run hf.co/org/x:Q4_K_M --verbose = org/x:Q4_K_M
+ollama run llama3.2 = llama3.2
+llama-server -hf org/x:Q4_K_M = org/x:Q4_K_M
+llama-cli --hf-repo org/x --hf-file x-q8_0.gguf = org/x:x-q8_0.gguf
+-hf org/x:Q4_K_M = org/x:Q4_K_M
+hf download org/x x-Q4_K_M.gguf --local-dir . = org/x:x-Q4_K_M.gguf
+vllm serve org/x = org/x
+docker model pull hf.co/org/x = org/x
+file:///tmp/a%20b.gguf = /tmp/a b.gguf
+C:\\models\\x.gguf = C:\\models\\x.gguf
+~/models/x.gguf = ~/models/x.gguf
+tiny:latest = tiny
+models/x.gguf = models/x.gguf
+org/x@v2 = --revision v2
+https://huggingface.co/org/x/tree/refs%2Fpr%2F1 = --revision refs/pr/1
+https://huggingface.co/org = is not the page of a model
+https://huggingface.co/datasets/org/x = is not the page of a model
+https://modelscope.cn/models/org/x = is not on Hugging Face
+registry.ollama.ai/library/qwen3:8b = is not on Hugging Face
+s3://b/x.gguf = is not on Hugging Face
+"""
+
+
+@pytest.mark.parametrize("row", PASTED.strip().split("\n"))
+def test_names_as_they_are_pasted(row):
+    pasted, meant = row.rsplit(" = ", 1)
+    try:
+        assert model_name(f" {pasted}\n") == meant
+    except UsageError as error:
+        assert meant in str(error)
+
+
+def test_every_option_with_a_model_reads_pasted_names():
+    for kind in (PullConfig, PathConfig, RunConfig, ServeConfig, EdgeConfig, ChatConfig, SelftestConfig):
+        named = [item for item in options(kind) if item.metadata["read"]]
+        assert named and all(item.parse("hf.co/a/b", "x") == "a/b" for item in named)
+        assert {"name", "model", "draft_model"} & {item.name for item in options(kind)} <= {
+            item.name for item in named
+        }
 
 
 def test_the_pairs_have_names_of_a_hub():

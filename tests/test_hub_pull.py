@@ -13,6 +13,7 @@ import pytest
 
 from opensled.models import download, store
 from opensled.models.hub import pin_file, read_pin
+from tests import hub_server
 from tests.hub_server import (
     FETCHED,
     FOLDER,
@@ -34,6 +35,49 @@ from tests.hub_server import (
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
     with prepared(tmp_path, monkeypatch) as server:
         yield server
+
+
+# Listings of mirrors
+
+LISTINGS = {  # what becomes of an entry
+    "no sizes": lambda entry: {"rfilename": entry["rfilename"]},
+    "sizes and digests of null": lambda entry: {**dict.fromkeys(entry), "rfilename": entry["rfilename"]},
+    "sizes as text": lambda entry: {**entry, "size": str(entry["size"]), "lfs": None},
+    "lfs that is no object": lambda entry: {**entry, "lfs": True},
+    "as the tree of a repository": lambda entry: {
+        "type": "file",
+        "path": entry["rfilename"],
+        "size": entry["size"],
+        "oid": entry["blobId"],
+    },
+    "more fields": lambda entry: {**entry, "xetHash": "0", "security": None, "lastCommit": {}},
+}
+
+
+@pytest.mark.parametrize("tells_length", [True, False])
+@pytest.mark.parametrize("page", [0, 1, 3])
+@pytest.mark.parametrize("kind", LISTINGS)
+def test_a_listing_of_a_mirror(kind, page, tells_length, hub):
+    """Also with a folder as an entry, and a connection that breaks."""
+    for name, right in ((f"{NAME}:Q8_0", {"small-1b-q8_0.gguf": Q8}), ("org/plain", FOLDER)):
+        listing = hub.listing(name.partition(":")[0], "")
+        siblings = [None, {"type": "directory", "path": "onnx"}, *map(LISTINGS[kind], listing["siblings"])]
+        hub.repositories[name.partition(":")[0]].listing = {**listing, "siblings": siblings}
+        hub.page, hub.tells_length, hub.knows_ranges = page, tells_length, page != 1
+        hub.break_after = [1000, 2000] if tells_length else []
+        assert pull(name) == 0
+        found = files(name.partition(":")[0])
+        assert found == {name: right[name] for name in found} and len(found) in (1, len(FETCHED))
+
+
+def test_a_range_that_begins_elsewhere_is_not_joined(hub, monkeypatch):
+    monkeypatch.setattr(hub_server, "SHIFT", 7)
+    hub.repositories[NAME].listing = {
+        **hub.listing(NAME, ""),
+        "siblings": [{"rfilename": "small-1b-q8_0.gguf"}],
+    }
+    hub.break_after = [1000]
+    assert pull(f"{NAME}:Q8_0") == 0 and files() == {"small-1b-q8_0.gguf": Q8}
 
 
 # GGUF files

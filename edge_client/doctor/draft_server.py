@@ -50,14 +50,15 @@ async def check_draft_server(config: DeviceConfig, server: Awaitable[ServerRepor
     target = report.info
     if target is None or not report.tokenizer_json:
         return findings
-    outage, tokenizer = Outage(address.place), TargetTokenizer(report.tokenizer_json.encode())
+    outage = Outage(address.place, wait_s=60.0)  # until it has loaded its model
+    tokenizer = TargetTokenizer(report.tokenizer_json.encode())
     try:
-        rate, mode = await in_thread(lambda: _try(DraftServer(address, found, target, tokenizer, outage)))
+        rate, mode = await in_thread(lambda: _try(DraftServer(found, target, tokenizer, outage)))
     except OpenSledError as error:
         return [*findings, report_error("draft server", error, SEE_LOG)]
     findings.append(ok("vocabulary", _describe_mode(mode)))
     if not rate:
-        why = outage.reason or "it has nothing to say after a short text"
+        why = outage.reason or outage.words or "it has nothing to say after a short text"
         return [*findings, fail("draft speed", why, SEE_LOG, DraftSourceError)]
     return [*findings, check_pace(rate, report)]
 

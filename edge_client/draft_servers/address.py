@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
@@ -23,6 +24,7 @@ class DraftAddress:
     base: str = ""  # path before that of each request
     key: str = field(default="", repr=False)  # "" = none
     tls: ssl.SSLContext | None = None
+    model: str = ""  # that each request to a router names; "" = there is no router
 
     @property
     def place(self) -> str:
@@ -54,10 +56,18 @@ def draft_address(url: str, key_file: str = "", ca: str = "") -> DraftAddress:
     return DraftAddress(
         parts.hostname,
         port if port is not None else 443 if is_safe else 80,
-        parts.path.rstrip("/").removesuffix("/v1"),
+        _base(parts.path),
         read_secret_text(key_file, "key file").strip() if key_file else "",
         _context(ca) if is_safe else None,
     )
+
+
+def _base(path: str) -> str:
+    """A path without what requests begin with themselves: people paste the address of an API, or of one request."""
+    path = re.sub(
+        r"/+(chat/completions|completions?|models|api/(generate|chat|tags))/*$", "", path.rstrip("/")
+    )
+    return "" if path == "/api" else path.rstrip("/").removesuffix("/v1")
 
 
 def _no_address(url: str, why: str) -> UsageError:

@@ -11,7 +11,7 @@ from edge_client.draft_servers.served_text import TextDialect, pieces_of
 from edge_client.drafters.by_text import Piece
 from opensled.core.errors import DraftSourceError
 
-EMBEDDINGS = "text-embedding"  # how LM Studio's names of models without completions begin
+ENDS = ("stop", "eos", "eos_token", "stop_sequence")  # reasons to end that are the model's own
 
 
 class CompletionsText(TextDialect):
@@ -32,7 +32,9 @@ class CompletionsText(TextDialect):
         }
 
     def read(self, line: bytes) -> Sequence[Piece] | None:
-        data = sse_data(line)
+        data = (
+            line if line.startswith(b'{"') else sse_data(line)
+        )  # an answer in one piece, from one without streams
         if not data:
             return ()
         if data == b"[DONE]":
@@ -41,13 +43,29 @@ class CompletionsText(TextDialect):
         choice = choices[0] if isinstance(choices, list) and choices else {}
         if not isinstance(choice, dict):
             return ()
-        return pieces_of(choice.get("text"), choice.get("finish_reason") == "stop")
+        delta = choice.get("delta")
+        text = choice.get("text", delta.get("content") if isinstance(delta, dict) else None)
+        return pieces_of(text, choice.get("finish_reason") in ENDS)
 
 
-def list_models(address: DraftAddress) -> list[str]:
-    """The models that a server lists. Raises DraftSourceError where it has no such list."""
-    listed = fetch(address, "/v1/models").get("data")
-    if not isinstance(listed, list):
+def list_entries(answer: dict[str, Any]) -> list[dict[str, Any]]:
+    """The entries of a list of models, in whatever form."""
+    listed = answer.get("data") or answer.get("models") or []
+    entries = listed if isinstance(listed, list) else []
+    return [each if isinstance(each, dict) else {"id": each} for each in entries]
+
+
+def list_models(address: DraftAddress) -> dict[str, int]:
+    """The models that a server lists, and the tokens of their contexts (0 = not told). Raises DraftSourceError."""
+    answer = fetch(address, "/v1/models")
+    if not isinstance(answer.get("data", answer.get("models")), list):
         raise DraftSourceError("its /v1/models lists none")
-    names = [entry.get("id") for entry in listed if isinstance(entry, dict)]
-    return [name for name in names if isinstance(name, str) and not name.startswith(EMBEDDINGS)]
+    found: dict[str, int] = {}
+    for entry in list_entries(answer):
+        name = next(filter(None, map(entry.get, ("id", "name", "model"))), None)
+        context = next(
+            filter(None, map(entry.get, ("max_model_len", "context_length", "max_context_length"))), 0
+        )
+        if isinstance(name, str):
+            found[name] = context if isinstance(context, int) else 0
+    return found

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import PurePath
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from edge_client.draft_servers import completions, llama_server, ollama
 from edge_client.draft_servers.address import DraftAddress
-from edge_client.draft_servers.http_stream import NotReady, fetch
+from edge_client.draft_servers.http_stream import NotReady
 from edge_client.draft_servers.llama_server import LlamaFacts
 from opensled.core.errors import DraftSourceError, NotFound, UsageError
 from opensled.core.printable import visible_line
 
 LLAMA, OLLAMA, COMPLETIONS = "llama-server", "Ollama", "completions"
 SHOWN = 12  # models in an error
+# In the names of models without completions, as LM Studio, LocalAI and others list them
+OTHERS = re.compile(r"embed|rerank|whisper|mmproj|(^|[-_/])(bge|tts|clip|gpt-3\.5-turbo)", re.IGNORECASE)
 MAX_NAME = 120  # characters of a model's name that are shown
+
+Answer = TypeVar("Answer")
 
 
 class Found(NamedTuple):
@@ -22,7 +29,9 @@ class Found(NamedTuple):
 
     kind: str
     model: str  # its name, for people and for requests
+    address: DraftAddress
     facts: LlamaFacts | None = None  # of a llama-server
+    context: int = 0  # tokens of a text; 0 = not told
 
 
 def find_server(address: DraftAddress, wanted: str) -> Found:
@@ -31,16 +40,16 @@ def find_server(address: DraftAddress, wanted: str) -> Found:
     Raises UsageError for what is no draft server and where a model has to be named, NotFound for a model that it does
     not have, Unauthorized, and NotReady.
     """
-    facts = _llama(address)
-    if facts:
+    if facts := _ask(llama_server.read_facts, address):
+        if facts.is_router:
+            return _routed(replace(address, model=_choose(address, facts.models, wanted, facts.models)))
         name = _choose(address, facts.models[:1], wanted, facts.models)
-        return Found(LLAMA, PurePath(name).name, facts)
-    if _is_ollama(address):
-        models = ollama.list_models(address)
+        return Found(LLAMA, PurePath(name).name, address, facts)
+    if (models := _ask(ollama.list_models, address)) is not None:
         known = [*models, *(name.removesuffix(":latest") for name in models)]
-        return Found(OLLAMA, _choose(address, models, wanted, known))
+        return Found(OLLAMA, _choose(address, models, wanted, known), address)
     try:
-        models = completions.list_models(address)
+        listed = completions.list_models(address)
     except NotReady:
         raise
     except (NotFound, DraftSourceError) as error:
@@ -48,39 +57,53 @@ def find_server(address: DraftAddress, wanted: str) -> Found:
             f"at {address.place} is no draft server: it answers neither /props (llama-server), /api/version (Ollama) "
             f"nor /v1/models (LM Studio and others), below {address.base or '/'}; {error}"
         ) from error
-    return Found(COMPLETIONS, _choose(address, models, wanted, models))
+    name = _choose(address, list(listed), wanted, list(listed))
+    return Found(COMPLETIONS, name, address, context=listed[name])
 
 
-def _llama(address: DraftAddress) -> LlamaFacts | None:
+def _ask(read: Callable[[DraftAddress], Answer], address: DraftAddress) -> Answer | None:
+    """None of a server of another kind. Raises NotReady and Unauthorized."""
     try:
-        return llama_server.read_facts(address)
+        return read(address)
     except NotReady:
         raise
     except (NotFound, DraftSourceError):
         return None
 
 
-def _is_ollama(address: DraftAddress) -> bool:
+def _routed(address: DraftAddress) -> Found:
+    """A model of a router. Raises NotReady until it is loaded."""
     try:
-        return isinstance(fetch(address, "/api/version").get("version"), str)
+        return Found(LLAMA, address.model, address, llama_server.read_facts(address))
     except NotReady:
         raise
-    except (NotFound, DraftSourceError):
-        return False
+    except (NotFound, DraftSourceError) as error:
+        raise NotReady(f"its model {visible_line(address.model)[:MAX_NAME]} is not ready: {error}") from error
 
 
-def _choose(address: DraftAddress, models: list[str] | tuple[str, ...], wanted: str, known: object) -> str:
-    """The model's name for requests. `known`: all names that it has."""
-    assert isinstance(known, (list, tuple))
+def _choose(address: DraftAddress, models: Sequence[str], wanted: str, known: Sequence[str]) -> str:
+    """The model's name for requests. `known`: all that it has. One that only embeds has to be named."""
+    models = [name for name in models if not OTHERS.search(name)] or models
     listed = ", ".join([visible_line(name)[:MAX_NAME] for name in models[:SHOWN]]) or "none"
     listed += f" and {len(models) - SHOWN} more" if len(models) > SHOWN else ""
     if wanted:
-        short = {PurePath(name).name for name in known} | {PurePath(name).stem for name in known}
-        if wanted not in known and wanted not in short:
+        meant = [name for name in known if wanted == name or _plain(wanted) in _forms(name)]
+        if not meant:
             raise NotFound(
                 f"the draft server {address.place} has no model {wanted!r}; it has {listed}", "model"
             )
-        return wanted
+        return wanted if wanted in meant else meant[0]
     if len(models) != 1:
         raise UsageError(f"--draft-model NAME: the draft server {address.place} has {listed}")
     return models[0]
+
+
+def _forms(name: str) -> tuple[str, ...]:
+    """How people write the name of a model that a server lists, in lower case."""
+    plain = _plain(name)
+    last = re.split(r"[/\\]", plain)[-1]
+    return plain, last, last.removesuffix(".gguf")
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"^(hf\.co|huggingface\.co)/", "", name.lower()).removesuffix(":latest").replace("@", ":")

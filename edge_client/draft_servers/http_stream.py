@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import h11
 
@@ -36,6 +37,7 @@ MAX_LINE = 1 << 18  # bytes; 64 candidates of a token take 8 kB
 MAX_STREAM = 1 << 24  # bytes of all lines of one stream
 MAX_DOCUMENT = 1 << 22  # bytes; a llama-server tells its chat template, an Ollama lists its models
 MAX_HEAD = 1 << 16  # bytes of the headers
+BUSY = (408, 425, 429)  # statuses of what may be asked again later
 MAX_SAID = 200  # characters of an error that the server tells
 
 Item = TypeVar("Item")
@@ -147,7 +149,10 @@ def _connect(address: DraftAddress) -> socket.socket:
 
 
 def _request(http: h11.Connection, address: DraftAddress, path: str, body: dict[str, Any] | None) -> bytes:
-    content = b"" if body is None else json.dumps(body).encode()
+    if address.model and body is None:
+        path += f"?model={quote(address.model, safe='')}"
+    named = {"model": address.model} if address.model else {}
+    content = b"" if body is None else json.dumps({**named, **body}).encode()
     headers = [
         ("Host", address.place),
         ("User-Agent", f"opensled/{opensled.__version__}"),
@@ -185,7 +190,7 @@ def _refusal(place: str, response: h11.Response, said: bytes) -> Exception:
         return DraftSourceError(
             f"it redirects to {visible_line(to)}, which is not followed; name that address"
         )
-    return NotReady(why) if status >= 500 else DraftSourceError(why)
+    return NotReady(why) if status >= 500 or status in BUSY else DraftSourceError(why)
 
 
 def _told(said: bytes) -> str:
@@ -217,14 +222,15 @@ def read_object(text: bytes) -> dict[str, Any]:
 def fetch(
     address: DraftAddress, path: str, body: dict[str, Any] | None = None, seconds: float = DOCUMENT_S
 ) -> dict[str, Any]:
-    """The JSON object at a path. Raises DraftSourceError, Unauthorized or NotFound."""
+    """The JSON object at a path; of a bare list, one with it as `data`. Raises DraftSourceError, Unauthorized or
+    NotFound."""
     deadline, content = time.monotonic() + seconds, b""
     with closing(Exchange(address, path, body)) as exchange:
         for part in exchange.parts(MAX_DOCUMENT):
             content += part or b""
             if time.monotonic() > deadline:
                 raise NotReady(f"it gave no whole answer within {seconds:g} s")
-    return read_object(content)
+    return read_object(b'{"data":' + content + b"}" if content.lstrip().startswith(b"[") else content)
 
 
 def stream(

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from edge_client.draft_servers.address import DraftAddress
+from edge_client.draft_servers.completions import list_entries
 from edge_client.draft_servers.http_stream import fetch, first_token_s, read_object, sse_data, stream
 from edge_client.draft_servers.llama_chunks import TokenChunks, completion, is_last
 from edge_client.draft_servers.served_text import TextDialect, pieces_of
@@ -18,6 +20,7 @@ from opensled.core.errors import DraftSourceError, NotFound
 from opensled.text.tokenizer import TargetTokenizer
 
 PATH = "/completion"
+OWNER = "llamacpp"  # of its models, as it lists them
 IDS_AT_ONCE = 8192  # whose spelling one request asks for
 PROBES = ("def f(x):\n    return x + 1", "Ünïcödé, 中文 and 🙂", "In 1984,  two spaces\n\n\tand a tab.")
 
@@ -30,6 +33,7 @@ class LlamaFacts:
     context: int  # tokens of a text, for each slot
     slots: int  # texts that it keeps at the same time
     vocab_size: int  # 0 = not told
+    is_router: bool = False  # it has several models, and a request names one
 
 
 def read_facts(address: DraftAddress) -> LlamaFacts:
@@ -38,15 +42,21 @@ def read_facts(address: DraftAddress) -> LlamaFacts:
     settings = props.get("default_generation_settings")
     if not isinstance(settings, dict):
         raise DraftSourceError("its /props are not those of a llama-server")
-    listed = fetch(address, "/v1/models").get("data")
-    entry = listed[0] if isinstance(listed, list) and listed and isinstance(listed[0], dict) else {}
+    listed = list_entries(fetch(address, "/v1/models"))
+    entry = next((each for each in listed if each.get("id") == address.model), listed[0] if listed else {})
+    if entry.get("owned_by", OWNER) != OWNER:
+        raise DraftSourceError("its /props are those of a llama-server, which it is not")
     meta = entry.get("meta")
+    is_router = props.get("role") == "router"
     names = [entry.get("id"), props.get("model_path"), props.get("model_alias")]
+    if is_router:
+        names = [each.get("id") for each in listed]
     return LlamaFacts(
         tuple(dict.fromkeys(name for name in names if isinstance(name, str) and name)),
         _count(settings.get("n_ctx"), 0),
         max(1, _count(props.get("total_slots"), 1)),
         _count(meta.get("n_vocab"), 0) if isinstance(meta, dict) else 0,
+        is_router,
     )
 
 
@@ -94,7 +104,7 @@ class LlamaServerTokens(TokenSource):
 
     def __init__(self, address: DraftAddress, tokenizer: TargetTokenizer, slot: int, outage: Outage) -> None:
         self._address, self._slot, self._chunks = address, slot, TokenChunks(tokenizer)
-        self._waited = outage.waited
+        self._outage = outage
 
     def stream(self, ids: Sequence[int], candidates: int) -> Generator[Scored | None, None, None]:
         def read(line: bytes) -> Sequence[Scored] | None:
@@ -105,7 +115,8 @@ class LlamaServerTokens(TokenSource):
             return None if is_last(chunk) and not tokens else tokens
 
         body = completion(ids, candidates, self._slot)
-        return stream(self._address, PATH, body, read, first_token_s(len(ids)), self._waited)
+        begin = partial(stream, self._address, PATH, body, read, waited=self._outage.waited)
+        return self._outage.patient(begin, first_token_s(len(ids)))
 
     def close(self) -> None:
         """The server keeps the text until it needs the slot."""

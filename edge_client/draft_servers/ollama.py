@@ -9,6 +9,7 @@ from edge_client.draft_servers.address import DraftAddress
 from edge_client.draft_servers.http_stream import STREAM_TOKENS, fetch, read_object
 from edge_client.draft_servers.served_text import TextDialect, pieces_of
 from edge_client.drafters.by_text import Piece
+from opensled.core.errors import DraftSourceError
 
 
 class OllamaText(TextDialect):
@@ -41,8 +42,11 @@ class OllamaText(TextDialect):
 
 
 def list_models(address: DraftAddress) -> list[str]:
-    """The models that an Ollama has. Raises DraftSourceError."""
-    listed = fetch(address, "/api/tags").get("models")
-    entries = listed if isinstance(listed, list) else []
-    names = [entry.get("name") for entry in entries if isinstance(entry, dict)]
+    """The models that an Ollama has. Raises DraftSourceError or NotFound for a server of another kind."""
+    listed = (
+        fetch(address, "/api/tags").get("models") if "version" in fetch(address, "/api/version") else None
+    )
+    if not isinstance(listed, list):
+        raise DraftSourceError("its /api/tags are not those of an Ollama")
+    names = [entry.get("name", entry.get("model")) for entry in listed if isinstance(entry, dict)]
     return [name for name in names if isinstance(name, str)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from edge_client.draft_servers.address import DraftAddress
@@ -146,11 +147,10 @@ class ServedText(TextSource):
         prompt = _latest(whole, self._most)
         if prompt is None:
             return False
-        body, first_s = self._dialect.request(prompt), first_token_s(len(prompt) // BYTES_A_TOKEN)
+        dialect, first_s = self._dialect, first_token_s(len(prompt) // BYTES_A_TOKEN)
         self.streams, self._said = self.streams + 1, False
-        self._stream = stream(
-            self._address, self._dialect.path, body, self._dialect.read, first_s, self._outage.waited
-        )
+        begin = partial(stream, self._address, dialect.path, dialect.request(prompt), dialect.read)
+        self._stream = self._outage.patient(partial(begin, waited=self._outage.waited), first_s)
         return True
 
     def _settle(self) -> None:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator, Sequence
 
 from edge_client.draft_servers import detection
-from edge_client.draft_servers.address import DraftAddress, draft_address
+from edge_client.draft_servers.address import draft_address
 from edge_client.draft_servers.completions import CompletionsText
 from edge_client.draft_servers.detection import Found, find_server
 from edge_client.draft_servers.http_stream import NotReady
@@ -72,7 +72,7 @@ class ServerFactory(DrafterFactory):
 
     def _connect(self, target: ModelInfo, tokenizer: TargetTokenizer) -> None:
         found = find_server(self._address, self._model)
-        served = DraftServer(self._address, found, target, tokenizer, self.outage, self._window)
+        served = DraftServer(found, target, tokenizer, self.outage, self._window)
         self.name, self.mode = f"server {served.name} at {self._address.place}", served.mode
         self._found = served, self.outage.total
 
@@ -102,7 +102,6 @@ class DraftServer:
 
     def __init__(
         self,
-        address: DraftAddress,
         found: Found,
         target: ModelInfo,
         tokenizer: TargetTokenizer,
@@ -110,12 +109,14 @@ class DraftServer:
         window: int = 0,
     ) -> None:
         """`window`: tokens of a text that it reads; 0 = as it likes. Raises DraftSourceError."""
-        self._address, self._found, self._target = address, found, target
+        self._address, self._found, self._target = found.address, found, target
         self._tokenizer, self._outage, self._tokens = tokenizer, outage, window
         self._window = Window(window)
         self._numbers = itertools.count()
         facts = found.facts
-        self._speaks_ids = facts is not None and has_vocabulary(address, facts, tokenizer, target.vocab_size)
+        self._speaks_ids = facts is not None and has_vocabulary(
+            found.address, facts, tokenizer, target.vocab_size
+        )
         self.mode = "token ids" if self._speaks_ids else "text"
         self.name = f"{found.kind} {found.model} by {self.mode}"
 
@@ -126,7 +127,8 @@ class DraftServer:
         if facts and self._speaks_ids:
             source = LlamaServerTokens(self._address, self._tokenizer, slot, self._outage)
             return StreamedDrafter(source, facts.context or 1 << 30, self._outage, self._window)
-        most = TEXT_OF_A_CONTEXT * facts.context if facts and facts.context else MOST
+        context = facts.context if facts else self._found.context
+        most = TEXT_OF_A_CONTEXT * context or MOST
         text = ServedText(
             self._address,
             self._dialect(slot),

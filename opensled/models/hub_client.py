@@ -32,7 +32,6 @@ from opensled.net.outward import is_near, tls_context, why_untrusted
 HUB = "https://huggingface.co"
 TIMEOUT = 20.0  # seconds without a byte
 MAX_ANSWER = 32 << 20  # bytes of a listing
-MAX_PAGES = 100  # of a listing
 # Where `hf auth login` keeps the token: HF_TOKEN_PATH, else $HF_HOME/token, else ~/.cache/huggingface/token.
 TOKEN_FILE = "token"
 
@@ -100,7 +99,7 @@ class HubClient:
         where = f"/revision/{quote(revision, safe='')}" if revision else ""
         path: str | None = f"/api/models/{repository}{where}?blobs=true"
         pages: list[bytes] = []
-        while path and len(pages) < MAX_PAGES:
+        while path and len(pages) < 100:  # a bound for a hub that goes round in circles
             with self._get(path, repository, revision) as answer:
                 pages.append(self._read(answer))
                 path = self._next_page(answer.headers.get("Link", ""))

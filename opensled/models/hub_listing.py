@@ -71,7 +71,8 @@ def read_listing(content: bytes, repository: str, *more: bytes) -> Listing:
 
 
 def _file(entry: dict[str, Any]) -> HubFile:
-    name, large = entry.get("rfilename", entry.get("path")), entry.get("lfs")
+    name = entry["rfilename"] if "rfilename" in entry else entry["path"]
+    large = entry.get("lfs")
     large = large if isinstance(large, dict) else {}
     if not _is_safe(name):
         raise ValueError(f"it names the file {name!r:.80}, which would lie outside of its folder")

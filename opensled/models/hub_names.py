@@ -23,8 +23,8 @@ _STATISTICS = re.compile(r"^imatrix|[._-]imatrix$", re.IGNORECASE)  # for quanti
 _PROJECTOR = re.compile(r"mm[-_]?proj|projector", re.IGNORECASE)  # of images
 # In a file's name, where not all files of its repository have it: not the model that the repository is named for
 _OTHER = re.compile(
-    r"mtp|nextn|eagle\d*|draft(er)?|medusa|hydra|dflash|speculators?|assistant|ablit\w*|obliterated|uncensored|heretic"
-    r"|lora|adapters?|vocab|tokenizer|cvector|embeddings?|vision|audio|encoder|calibration"
+    r"mtp|nextn|eagle\d*|draft(er)?|medusa|hydra|dflash|spec(ulat\w*)?|assistant|ablit\w*|obliterated|uncensored|heretic"
+    r"|lora|adapters?|vocab|tokenizer|cvector|control|vae|tts|embeddings?|vision|audio|encoder|calibration"
 )
 # In a file's name, and tells nothing of the model itself
 _PLAIN = re.compile(r"|gguf|ggml|hf|imat(rix)?|i1|ud|v\d+|it|instruct|chat|new|fixed|split|\d+")
@@ -161,14 +161,13 @@ def choose_model(models: list[GgufModel], choice: str) -> GgufModel | None:
     if not choice:
         return models[0] if models else None
     whole = SPLIT.sub("", re.sub(r"\.gguf$", "", choice.lower()))
-    quant = _plain(re.sub(r"^(?:int)?(\d)-?bits?$", r"q\1", whole))
+    quant = _plain(re.sub(r"^(?:int)?(\d)(?:-?bits?)?$", r"q\1", whole))
     bare, words = _plain(_quant(choice)), GgufModel("", (f"{whole}.gguf",)).words
     ways = (
         lambda model: whole in (model.whole.lower(), model.stem.lower()),
         lambda model: quant == _plain(model.quant),
         lambda model: bare == _plain(model.quant).removeprefix("ud") and not words - model.words,
         lambda model: bare == _plain(_quant(model.whole)) and words and not words - model.words,
-        lambda model: re.fullmatch(r"[a-z]+\d", quant) and _plain(model.quant).startswith(quant),
-        lambda model: re.fullmatch(r"i?q\dk", quant) and _plain(model.quant).startswith(quant),
+        lambda model: re.fullmatch(r"[a-z]+\dk?", quant) and _plain(model.quant).startswith(quant),
     )
     return next((model for is_it in ways for model in models if is_it(model)), None)

@@ -21,9 +21,8 @@ _ELSEWHERE = re.compile(
     r"^[a-z][a-z0-9+-]+://|^([\w-]+\.)*(modelscope|ollama|lmstudio|github|kaggle|civitai|docker|ghcr|quay)\.\w+/",
     re.I,
 )
-_PAGES = (
-    r"(tree|blob|resolve|raw|blame|edit|commits?)/([^/]+)(?:/(.*))?"  # of a repository: kind, revision, file
-)
+# Of a repository: kind, revision, file
+_PAGES = r"(tree|blob|resolve|raw|blame|edit|commits?)/([^/]+)(?:/(.*))?"
 
 
 def model_name(text: str) -> str:

@@ -234,7 +234,7 @@ def hub_listing(data: bytes) -> None:
         for name in listing.files:
             assert (Path("/a/b") / name).resolve().is_relative_to("/a/b")
         selection = select(listing, HubName("org/repo", choose.pick(("", "Q4_K_M"))))
-        assert all(0 <= file.bytes <= MAX_BYTES for file in selection.files)
+        assert all(0 <= file.most <= MAX_BYTES for file in selection.files)
 
 
 def config_file(data: bytes) -> None:
