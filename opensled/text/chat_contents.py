@@ -30,7 +30,7 @@ class Contents(NamedTuple):
     ] = {}  # by role the part that is a picture; else the text keeps what stands for it
     is_heard: bool = True  # whether the template shows what a user says
 
-    def of(self, turns: Sequence[Turn]) -> list[Turn]:
+    def of(self, turns: Sequence[Mapping[str, Any]]) -> list[Turn]:
         """`turns`, whose contents are texts, in this form."""
         return [{**turn, "content": self._content(turn["role"], turn["content"])} for turn in turns]
 
