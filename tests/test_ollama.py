@@ -8,7 +8,8 @@ import pytest
 
 from http_api.calls import CallReader
 from http_api.ollama.whole_calls import WholeCalls
-from opensled.core.messages import ChatMessage, ToolCall
+from opensled.core.messages import ChatMessage, Tool, ToolCall
+from opensled.text.call_forms import BARE
 from tests.fake_backend import HELLO, STATS, WORDS, FakeBackend, call, chat
 from tests.ollama_bodies import TURN_ON
 
@@ -145,7 +146,7 @@ def test_a_call_of_a_tool_is_sent_whole():
     ],
 )
 def test_a_call_that_is_cut_off_or_no_json_is_text(written, text):
-    assert WholeCalls(CallReader(["f"])).push(written, True) == [text]
+    assert WholeCalls(CallReader([Tool("f")], BARE)).push(written, True) == [text]
 
 
 def test_logprobs():

@@ -3,7 +3,8 @@
 import secrets
 from typing import Any
 
-from http_api.calls import AnswerPiece, Balance, CallReader, parse_json
+from http_api.call_arguments import Balance
+from http_api.calls import AnswerPiece, CallReader, parse_json
 
 Call = dict[str, Any]
 

@@ -9,9 +9,6 @@ from opensled.core.protocol import common_prefix, overlap
 from opensled.text.thinking import ThoughtReader
 from opensled.text.tokenizer import TargetTokenizer
 
-# Around each call in the text of an answer, where the chat template has them; else a call is bare JSON.
-CALL_TAGS = ("<tool_call>", "</tool_call>")
-
 UNFINISHED = "\ufffd"  # what a decoder shows for bytes that are no whole character (yet)
 
 
@@ -114,8 +111,10 @@ class Told(NamedTuple):
 class AnswerText(TextStream):
     """The thoughts and the text of a growing answer, up to a stop string, which may stand in either."""
 
-    def __init__(self, tokenizer: TargetTokenizer, stop: Sequence[str]) -> None:
+    def __init__(self, tokenizer: TargetTokenizer, stop: Sequence[str], marks: str = "") -> None:
+        """`marks`: the text of special tokens that are shown, see `call_marks`."""
         super().__init__(tokenizer)
+        self._marks = marks
         self._stops = StopStrings(stop) if stop else None
         self._reader: ThoughtReader | None = None
         self._undecided = 0  # tokens that may belong to a start tag
@@ -178,13 +177,10 @@ class AnswerText(TextStream):
         return self._stops.push(text) if self._stops else text
 
     def _tag(self, token: int) -> str:
-        """What a special token adds that is a tag of thoughts, while these may begin or end; "" = another token."""
-        reader = self._reader
-        if (
-            reader is None
-            or token not in self._tokenizer.special_ids
-            or not (reader.decides or reader.inside)
-        ):
+        """What a special token adds that is a mark of calls, or a tag of thoughts while these may begin or end; "" =
+        another token."""
+        if token not in self._tokenizer.special_ids:
             return ""
-        spelled = self._tokenizer.piece(token)
-        return super().flush() + spelled if spelled in reader.tags else ""
+        reader, spelled = self._reader, self._tokenizer.piece(token)
+        is_tag = reader is not None and (reader.decides or reader.inside) and spelled in reader.tags
+        return super().flush() + spelled if is_tag or spelled in self._marks else ""

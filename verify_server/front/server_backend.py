@@ -17,6 +17,7 @@ from opensled.core.messages import MATCH, ModelInfo, Open, is_chat
 from opensled.core.penalties import require_served
 from opensled.drafting.status import DraftStatus
 from opensled.text.answer_text import AnswerText
+from opensled.text.call_forms import call_marks
 from opensled.text.thinking import reader_of
 from opensled.text.tokenizer import TargetTokenizer
 from verify_server.front.client_guard import CALLER, Caller
@@ -68,7 +69,7 @@ class ServerBackend:
 
     async def _answer(self, caller: Caller, task: Task) -> AsyncGenerator[Chunk, None]:
         model = self._sequences.model()
-        text = AnswerText(model.tokenizer, task.stop)
+        text = AnswerText(model.tokenizer, task.stop, call_marks(task.guide, model.info.calls))
         tags = model.info.thoughts if is_chat(task.prompt) else None
         reads = partial(reader_of, tags, model.tokenizer)
         answer = LocalAnswer(self._open(task, model.info), text, time.monotonic(), reads)

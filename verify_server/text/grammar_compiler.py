@@ -23,7 +23,6 @@ from tokenizers import Tokenizer
 from opensled.core.distribution import GUIDE
 from opensled.core.errors import InvalidRequest, RequestError, Unsupported
 from opensled.process.fork_frames import ForkLimits
-from opensled.text.answer_text import CALL_TAGS
 from opensled.text.thinking import SPELLINGS
 from verify_server.text.tool_grammar import Grammar, GrammarPart
 
@@ -38,8 +37,6 @@ LIMITS = ForkLimits(seconds=2.0, memory=COMPILER_STACK + (128 << 20))
 MAX_STATES = 250_000  # of the lexer of one matcher; the library's own bound
 MAX_CAUSE = 200  # characters of llguidance's text in our messages; chosen
 HANDLER = "verify_server.text.grammar_compiler:answering"
-TAGS = SPELLINGS.union(CALL_TAGS)  # they are text for grammars, also where they are special tokens
-
 ANY = Grammar('start: answer\nanswer: %json {"type": "object"}', (), "")
 
 T = TypeVar("T")
@@ -53,14 +50,16 @@ class GrammarCompiler:
     vocabulary (1.2 s and 240 MB for 150,000 tokens), since many servers never need it.
     """
 
-    def __init__(self, tokenizer_json: bytes, width: int, eos_ids: Sequence[int]) -> None:
+    def __init__(self, tokenizer_json: bytes, width: int, eos_ids: Sequence[int], marks: str = "") -> None:
+        """`marks`: the text of special tokens that are text for grammars, besides the tags of thoughts."""
         self._tokenizer_json, self._width, self._eos_ids = tokenizer_json, width, tuple(eos_ids)
+        self._marks = marks
         self._vocabulary: LLTokenizer | None = None
         self._lock = threading.Lock()
 
     def setup(self) -> bytes:
         """What `answering` makes a compiler of in another process."""
-        about = {"width": self._width, "eos_ids": self._eos_ids}
+        about = {"width": self._width, "eos_ids": self._eos_ids, "marks": self._marks}
         return json.dumps(about).encode() + b"\n" + self._tokenizer_json
 
     def compile(self, grammar: Grammar) -> LLMatcher:
@@ -107,7 +106,9 @@ class GrammarCompiler:
         with self._lock:
             if self._vocabulary is None:
                 try:
-                    self._vocabulary = _vocabulary(self._tokenizer_json.decode(), self._width, self._eos_ids)
+                    self._vocabulary = _vocabulary(
+                        self._tokenizer_json.decode(), self._width, self._eos_ids, self._marks
+                    )
                 except Exception as error:  # the libraries may raise any error
                     cause = f"the tokenizer of this target cannot be guided: {short(str(error))}"
                     raise Unsupported(cause, field) from error
@@ -165,7 +166,7 @@ class _GuidanceTokenizer:
         return ids
 
 
-def _vocabulary(tokenizer_json: str, width: int, eos_ids: Sequence[int]) -> LLTokenizer:
+def _vocabulary(tokenizer_json: str, width: int, eos_ids: Sequence[int], marks: str) -> LLTokenizer:
     """llguidance's tokenizer, with added tokens that are text treated as text.
 
     By itself it takes every added token for a control token, also `<think>`, `<tool_call>` and runs of spaces, and
@@ -180,7 +181,7 @@ def _vocabulary(tokenizer_json: str, width: int, eos_ids: Sequence[int]) -> LLTo
         if id < width:
             tokens[id] = plain.decode_bytes([id])
     for id, token in tokenizer.get_added_tokens_decoder().items():
-        if token.special and token.content not in TAGS:
+        if token.special and token.content not in SPELLINGS and token.content not in marks:
             special.append(id)
         elif id < width:
             tokens[id] = tokenizer.decode([id], skip_special_tokens=False).encode()
