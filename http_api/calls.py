@@ -8,6 +8,7 @@ without a mark, and the answer may be JSON of a schema as well, only what is a c
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -37,8 +38,11 @@ class CallReader:
     def __init__(self, tools: Sequence[Tool], form: CallForm, beside: bool = False) -> None:
         """`beside`: the text may be JSON of another schema, so that an object is a call only as a whole."""
         self._tools = {tool.name: tool for tool in tools}
-        self._form, self._mark = form, opening(form)
-        self._beside = beside and not self._mark
+        self._mark = opening(form)
+        self._beside = beside and not self._mark and form.arguments == "json"
+        if self._beside:  # then blanks are where JSON has them
+            form = CallForm(*[re.sub(r"␣?([{}:,])␣?", r"␣\1␣", text) for text in form])
+        self._form = form
         self._heads = self._spell(form.first + form.head, form)
         self._held = ""  # text that is not decided yet
         self._read: Callable[[], list[AnswerPiece] | None] = self._beginning

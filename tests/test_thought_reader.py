@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 
 from opensled.core.answer import Chunk
 from opensled.core.messages import Guide, ThoughtTags
+from opensled.text import call_forms
 from opensled.text.answer_text import AnswerText
 from opensled.text.chat_sandbox import environment, variables
 from opensled.text.painter import Painter
@@ -216,7 +217,8 @@ GRAMMARS = [
 
 @cache
 def guides(template: str) -> GuideCompiler:
-    return GuideCompiler(tagged_tokenizer(), PADDED, (IM_END, EOS), template)
+    calls = call_forms.TAGGED if "<tool_call>" in template else call_forms.BARE
+    return GuideCompiler(tagged_tokenizer(), PADDED, (IM_END, EOS), template, calls)
 
 
 def whole(mask: bytes, token: int) -> bool:

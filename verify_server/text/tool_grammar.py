@@ -144,13 +144,30 @@ def _tools_rules(
         rules.append("start: calls")
     elif guide.json_schema:
         parts.append(_answer_part(guide))
-        rules += ["start: answer | calls", f"answer: %json {parts[-1].schema}"]
+        bare = (form.first + form.head).startswith("{")  # as the answer may
+        schema = _either(form, tools, parts[-1].schema) if bare else parts[-1].schema
+        rules += ["start: answer" if bare else "start: answer | calls", f"answer: %json {schema}"]
     elif mark := opening(form):
         lead = f'head[lazy]: TEXT "{mark}"'
         rules += ["start: TEXT | head rest_of_calls", lead, free_text(form, ())]
     else:
         rules += ["start: TEXT | calls", free_text(form, tuple(tools))]
     return rules, parts, tuple(name for name, each in tools.items() if unheld(form, each))
+
+
+def _either(form: CallForm, tools: Mapping[str, dict[str, Any]], answer: str) -> str:
+    """A schema of the answer, or of a call that is JSON without a mark; each has an `$id` for its own references."""
+    name, arguments = re.findall(r'"(\w+)":', form.head + form.middle)
+    calls = [
+        {
+            "type": "object",
+            "properties": {name: {"const": tool}, arguments: {**schema, "$id": f"tool:{number}"}},
+            "required": [name, arguments],
+            "additionalProperties": False,
+        }
+        for number, (tool, schema) in enumerate(tools.items())
+    ]
+    return _schema_text({"anyOf": [{**json.loads(answer), "$id": "answer"}, *calls]}, "response_format")
 
 
 def _callable(guide: Guide) -> tuple[Tool, ...]:
