@@ -130,8 +130,10 @@ def _unframed(text: str) -> str:
 def by_schema(text: str, key: str, schema: dict[str, Any]) -> Any:
     """The value of a parameter that was written without the signs of JSON around texts."""
     known = schema.get("properties")
-    types = kinds(known.get(key) if isinstance(known, dict) else None, schema)
-    value = parsed(text.strip())
+    own = known.get(key) if isinstance(known, dict) else None
+    types, value = kinds(own, schema), parsed(text.strip())
+    if isinstance(own, dict) and text.strip() in (own.get("enum") or ()):
+        return text.strip()
     if types == {"string"} or (isinstance(value, str) and (not types or "string" in types)):
         return text
     fits = not types or not kinds({"const": value}, {}).isdisjoint(types)

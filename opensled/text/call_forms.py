@@ -29,60 +29,31 @@ Table = tuple[tuple[str, CallForm], ...]
 # Marks that a template has, all of them -> the form; the first that fits.
 FORMS: Table = (
     ("<|channel|>", BARE),
-    (
-        "<|tool_call_argument_begin|>",
-        _form(
-            "<|tool_calls_section_begin|>␣¦<|tool_call_begin|>␣functions.¦:№␣<|tool_call_argument_begin|>␣¦"
-            "␣<|tool_call_end|>¦␣¦␣<|tool_calls_section_end|>"
-        ),
-    ),
-    (
-        "<|START_ACTION|>",
-        _form(
-            '<|START_ACTION|>␣[␣¦{␣"tool_call_id":␣"№",␣"tool_name":␣"¦",␣"parameters":␣¦␣}¦␣,␣¦␣]␣<|END_ACTION|>'
-        ),
-    ),
-    (
-        "<｜DSML｜invoke",
-        _form(
-            '<｜DSML｜function_calls>␣¦<｜DSML｜invoke name="¦">¦␣</｜DSML｜invoke>¦␣¦␣</｜DSML｜function_calls>¦'
-            'tags¦␣<｜DSML｜parameter name="¦" string="№">¦</｜DSML｜parameter>'
-        ),
-    ),
+    ("<|tool_call_argument_begin|>", _form(
+        "<|tool_calls_section_begin|>␣¦<|tool_call_begin|>␣functions.¦:№␣<|tool_call_argument_begin|>␣¦"
+        "␣<|tool_call_end|>¦␣¦␣<|tool_calls_section_end|>")),
+    ("<|START_ACTION|>", _form(
+        '<|START_ACTION|>␣[␣¦{␣"tool_call_id":␣"№",␣"tool_name":␣"¦",␣"parameters":␣¦␣}¦␣,␣¦␣]␣<|END_ACTION|>')),
+    ("<｜DSML｜invoke", _form(
+        '<｜DSML｜function_calls>␣¦<｜DSML｜invoke name="¦">¦␣</｜DSML｜invoke>¦␣¦␣</｜DSML｜function_calls>¦'
+        'tags¦␣<｜DSML｜parameter name="¦" string="№">¦</｜DSML｜parameter>')),
     ('<|tool_call> <|"|>', _form('¦<|tool_call>call:¦{¦}<tool_call|>¦¦¦quotes¦¦:¦<|"|>')),
-    (
-        "<start_function_call>",
-        _form("¦<start_function_call>call:¦{¦}<end_function_call>¦¦¦quotes¦¦:¦<escape>"),
-    ),
-)
+    ("<start_function_call>", _form("¦<start_function_call>call:¦{¦}<end_function_call>¦¦¦quotes¦¦:¦<escape>")),
+)  # fmt: skip
 # The same of templates that only describe calls, or of which nothing else is known.
 TOLD: Table = (
-    (
-        "<tool_call> <function= <parameter=",
-        _form("¦<tool_call>␣<function=¦>¦␣</function>␣</tool_call>¦␣¦¦tags¦␣<parameter=¦>¦</parameter>"),
-    ),
-    (
-        "<tool_call> <arg_key>",
-        _form("¦<tool_call>␣¦¦␣</tool_call>¦␣¦¦tags¦␣<arg_key>¦</arg_key>␣<arg_value>¦</arg_value>"),
-    ),
-    (
-        "<｜tool▁calls▁begin｜> ```json",
-        _form(
-            "<｜tool▁calls▁begin｜>␣¦<｜tool▁call▁begin｜>function<｜tool▁sep｜>¦␣```json␣¦"
-            "␣```␣<｜tool▁call▁end｜>¦␣¦␣<｜tool▁calls▁end｜>"
-        ),
-    ),
-    (
-        "<｜tool▁calls▁begin｜>",
-        _form(
-            "<｜tool▁calls▁begin｜>␣¦<｜tool▁call▁begin｜>¦<｜tool▁sep｜>␣¦␣<｜tool▁call▁end｜>¦␣¦␣<｜tool▁calls▁end｜>"
-        ),
-    ),
-    ("[TOOL_CALLS]", _form('[TOOL_CALLS]␣[␣¦{␣"name":␣"¦",␣"arguments":␣¦␣}¦␣,␣¦␣]')),
+    ("<tool_call> <function= <parameter=", _form(
+        "¦<tool_call>␣<function=¦>¦␣</function>␣</tool_call>¦␣¦¦tags¦␣<parameter=¦>¦</parameter>")),
+    ("<tool_call> <arg_key>", _form(
+        "¦<tool_call>␣¦¦␣</tool_call>¦␣¦¦tags¦␣<arg_key>¦</arg_key>␣<arg_value>¦</arg_value>")),
+    ("<｜tool▁calls▁begin｜> ```json", _form(
+        "<｜tool▁calls▁begin｜>␣¦<｜tool▁call▁begin｜>function<｜tool▁sep｜>¦␣```json␣¦␣```␣<｜tool▁call▁end｜>¦␣¦"
+        "␣<｜tool▁calls▁end｜>")),
+    ("<｜tool▁calls▁begin｜>", _form(
+        "<｜tool▁calls▁begin｜>␣¦<｜tool▁call▁begin｜>¦<｜tool▁sep｜>␣¦␣<｜tool▁call▁end｜>¦␣¦␣<｜tool▁calls▁end｜>")),
     ("<tool_call>", TAGGED),
-    ("[func_name1(", _form("[␣¦¦(¦␣)¦␣,␣¦␣]¦python¦¦=¦␣,␣")),
     ('"parameters" <|python_tag|>', _form('¦{␣"name":␣"¦",␣"parameters":␣¦␣}')),
-)
+)  # fmt: skip
 
 
 def form_told(template: str, table: Table) -> CallForm | None:

@@ -45,32 +45,8 @@ class DescribeReply(_message.Message):
     aliases: _containers.RepeatedScalarFieldContainer[str]
     thoughts: ThoughtTags
     template_variables: _containers.RepeatedScalarFieldContainer[str]
-    calls: CallForm
-    def __init__(self, model_id: _Optional[str] = ..., vocab_size: _Optional[int] = ..., fingerprint: _Optional[str] = ..., eos_ids: _Optional[_Iterable[int]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., rules: _Optional[_Iterable[_Union[RuleFacts, _Mapping]]] = ..., numerics: _Optional[str] = ..., version: _Optional[str] = ..., tokenizer_hash: _Optional[str] = ..., has_chat_template: _Optional[bool] = ..., capabilities: _Optional[_Iterable[str]] = ..., images: _Optional[_Union[ImageFacts, _Mapping]] = ..., engine: _Optional[str] = ..., aliases: _Optional[_Iterable[str]] = ..., thoughts: _Optional[_Union[ThoughtTags, _Mapping]] = ..., template_variables: _Optional[_Iterable[str]] = ..., calls: _Optional[_Union[CallForm, _Mapping]] = ...) -> None: ...
-
-class CallForm(_message.Message):
-    __slots__ = ("first", "head", "middle", "tail", "between", "last", "arguments", "before_key", "after_key", "end")
-    FIRST_FIELD_NUMBER: _ClassVar[int]
-    HEAD_FIELD_NUMBER: _ClassVar[int]
-    MIDDLE_FIELD_NUMBER: _ClassVar[int]
-    TAIL_FIELD_NUMBER: _ClassVar[int]
-    BETWEEN_FIELD_NUMBER: _ClassVar[int]
-    LAST_FIELD_NUMBER: _ClassVar[int]
-    ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
-    BEFORE_KEY_FIELD_NUMBER: _ClassVar[int]
-    AFTER_KEY_FIELD_NUMBER: _ClassVar[int]
-    END_FIELD_NUMBER: _ClassVar[int]
-    first: str
-    head: str
-    middle: str
-    tail: str
-    between: str
-    last: str
-    arguments: str
-    before_key: str
-    after_key: str
-    end: str
-    def __init__(self, first: _Optional[str] = ..., head: _Optional[str] = ..., middle: _Optional[str] = ..., tail: _Optional[str] = ..., between: _Optional[str] = ..., last: _Optional[str] = ..., arguments: _Optional[str] = ..., before_key: _Optional[str] = ..., after_key: _Optional[str] = ..., end: _Optional[str] = ...) -> None: ...
+    calls: str
+    def __init__(self, model_id: _Optional[str] = ..., vocab_size: _Optional[int] = ..., fingerprint: _Optional[str] = ..., eos_ids: _Optional[_Iterable[int]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., rules: _Optional[_Iterable[_Union[RuleFacts, _Mapping]]] = ..., numerics: _Optional[str] = ..., version: _Optional[str] = ..., tokenizer_hash: _Optional[str] = ..., has_chat_template: _Optional[bool] = ..., capabilities: _Optional[_Iterable[str]] = ..., images: _Optional[_Union[ImageFacts, _Mapping]] = ..., engine: _Optional[str] = ..., aliases: _Optional[_Iterable[str]] = ..., thoughts: _Optional[_Union[ThoughtTags, _Mapping]] = ..., template_variables: _Optional[_Iterable[str]] = ..., calls: _Optional[str] = ...) -> None: ...
 
 class ThoughtTags(_message.Message):
     __slots__ = ("start", "end")

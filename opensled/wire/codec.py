@@ -136,7 +136,7 @@ def encode_info(info: ModelInfo) -> pb.DescribeReply:
         "rules": rules,
         "images": None if info.images is None else pb.ImageFacts(**vars(info.images)),
         "thoughts": None if info.thoughts is None else pb.ThoughtTags(**info.thoughts._asdict()),
-        "calls": None if info.calls is None else pb.CallForm(**info.calls._asdict()),
+        "calls": "¦".join(info.calls or ()),
     }
     return pb.DescribeReply(**vars(info) | parts)
 
@@ -166,7 +166,7 @@ def _decode_info(reply: pb.DescribeReply) -> ModelInfo:
         aliases=tuple(reply.aliases),
         template_variables=tuple(reply.template_variables),
         thoughts=_decode_thoughts(reply.thoughts) if reply.HasField("thoughts") else None,
-        calls=_decode_calls(reply.calls) if reply.HasField("calls") else None,
+        calls=_decode_calls(reply.calls.split("¦")),
     )
 
 
@@ -182,10 +182,9 @@ def _decode_thoughts(tags: pb.ThoughtTags) -> ThoughtTags:
     return ThoughtTags(tags.start, tags.end)
 
 
-def _decode_calls(form: pb.CallForm) -> CallForm | None:
+def _decode_calls(texts: list[str]) -> CallForm | None:
     """None for a form that only a later version can read."""
-    known = form.arguments in STYLES and bool(form.head + form.middle)
-    return CallForm(*[getattr(form, name) for name in CallForm._fields]) if known else None
+    return CallForm(*texts) if len(texts) == len(CallForm._fields) and texts[6] in STYLES else None
 
 
 def decode_description(data: bytes) -> ModelInfo:
