@@ -10,7 +10,8 @@ END = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 
 def chatml(call: str, first: str = "", last: str = "", between: str = "") -> str:
     """A template that writes calls so; a break of a line is written as `^`."""
-    made = f"{first}{{% for c in m.tool_calls %}}{call}{{% if not loop.last %}}{between}{{% endif %}}{{% endfor %}}{last}"
+    rest = f"{{% if not loop.last %}}{between}{{% endif %}}{{% endfor %}}{last}"
+    made = f"{first}{{% for c in m.tool_calls %}}{call}{rest}"
     turn = "{{ '<|im_start|>' + m.role + '\n' + (m.content or '') }}{% if m.tool_calls %}"
     template = (
         f"{{% for m in messages %}}{turn}{made}{{% endif %}}{{{{ '<|im_end|>\n' }}}}{{% endfor %}}{END}"
@@ -34,6 +35,8 @@ QUOTED = (
     "{% endfor %}{{ '}' }}{% elif a is sequence %}[{% for v in a %}{{ f(v) }}{% if not loop.last %},{% endif %}"
     "{% endfor %}]{% else %}{{ a | tojson }}{% endif %}{% endmacro %}"
 )
+OPEN, NAMED, CLOSE = "<parameter={{ k }}>", '<parameter name="{{ k }}">', "</parameter>^"
+GEMMA = "{{ f(c.function.arguments) }}"
 QWEN_VALUE = "{{ v | tojson if v is mapping or (v is sequence and v is not string) else v | string }}"
 ARG = "<arg_key>{{ k }}</arg_key>^<arg_value>" + TEXT + "</arg_value>^"
 DSML = "<｜DSML｜parameter name=\"{{ k }}\" string=\"{{ 'true' if v is string else 'false' }}\">" + TEXT
@@ -42,19 +45,19 @@ HEADER = "{{ '<|start_header_id|>' + m.role + '<|end_header_id|>\n\n' }}"
 FAMILIES = {
     "hermes": chatml(f"^<tool_call>^{json_call()}^</tool_call>"),
     "exaone": chatml(f"<tool_call>{json_call()}</tool_call>", between="^"),
-    "qwen3-thinking": chatml(f"^<tool_call>^{json_call()}^</tool_call>").replace(END, END + "{{ '<think>\n' }}") + "{# </think> #}",
+    "qwen3-thinking": chatml(f"^<tool_call>^{json_call()}^</tool_call>") + "{{ '<think>\n' }}{# </think> #}",
     "qwen3-coder": chatml(
-        f"<tool_call>^<function={NAME}>^{each('<parameter={{ k }}>^' + QWEN_VALUE + '^</parameter>^')}</function>^</tool_call>",
+        f"<tool_call>^<function={NAME}>^{each(OPEN + '^' + QWEN_VALUE + '^' + CLOSE)}</function>^</tool_call>",
         between="^",
     ),
     "glm-4.5": chatml(f"^<tool_call>{NAME}^{each(ARG)}</tool_call>"),
     "glm-4.7": chatml(f"<tool_call>{NAME}{each(ARG.replace('^', ''))}</tool_call>"),
     "seed-oss": chatml(
-        f"<seed:tool_call>^<function={NAME}>^{each('<parameter={{ k }}>' + TEXT + '</parameter>^')}</function>^</seed:tool_call>",
+        f"<seed:tool_call>^<function={NAME}>^{each(OPEN + TEXT + CLOSE)}</function>^</seed:tool_call>",
         between="^",
     ),
     "minimax-m2": chatml(
-        f'<invoke name="{NAME}">^{each(chr(60) + "parameter name=" + chr(34) + "{{ k }}" + chr(34) + ">" + TEXT + "</parameter>^")}</invoke>^',
+        f'<invoke name="{NAME}">^{each(NAMED + TEXT + CLOSE)}</invoke>^',
         "<minimax:tool_call>^", "</minimax:tool_call>",
     ),
     "step-3": chatml(
@@ -68,7 +71,8 @@ FAMILIES = {
         "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "^",
     ),
     "deepseek-v3.1": chatml(
-        f"<｜tool▁call▁begin｜>{NAME}<｜tool▁sep｜>{ARGS}<｜tool▁call▁end｜>", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
+        f"<｜tool▁call▁begin｜>{NAME}<｜tool▁sep｜>{ARGS}<｜tool▁call▁end｜>",
+        "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>",
     ),
     "deepseek-v3.2": chatml(
         f'<｜DSML｜invoke name="{NAME}">^{each(DSML + "</｜DSML｜parameter>^")}</｜DSML｜invoke>^',
@@ -95,12 +99,13 @@ FAMILIES = {
     "xlam": chatml(json_call(), "[", "]", ", "),
     "lfm2": chatml(PYTHON, "<|tool_call_start|>[", "]<|tool_call_end|>", ", "),
     "llama-4": chatml(PYTHON, "[", "]", ", "),
-    "gemma-4": QUOTED.replace("Q", '<|"|>') + chatml(f"<|tool_call>call:{NAME}{{{{ f(c.function.arguments) }}}}<tool_call|>"),
+    "gemma-4": QUOTED.replace("Q", '<|"|>') + chatml(f"<|tool_call>call:{NAME}{GEMMA}<tool_call|>"),
     "functiongemma": QUOTED.replace("Q", "<escape>")
-    + chatml(f"<start_function_call>call:{NAME}{{{{ f(c.function.arguments) }}}}<end_function_call>"),
+    + chatml(f"<start_function_call>call:{NAME}{GEMMA}<end_function_call>"),
     "llama-3.1": "{% for m in messages %}" + HEADER + "{% if m.tool_calls %}{% if m.tool_calls | length > 1 %}"
-    "{{ raise_exception('one call at a time') }}{% endif %}{% set c = m.tool_calls[0] %}" + json_call("name", "parameters")
-    + "<|eot_id|>{% else %}{{ m.content + '<|eot_id|>' }}{% endif %}{% endfor %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}",
+    "{{ raise_exception('one call at a time') }}{% endif %}{% set c = m.tool_calls[0] %}"
+    + json_call("name", "parameters") + "<|eot_id|>{% else %}{{ m.content + '<|eot_id|>' }}{% endif %}{% endfor %}"
+    + HEADER.replace("m.role", "'assistant'"),
 }  # fmt: skip
 UNKNOWN = {
     "sentences": chatml(f"<<call {NAME} with {{{{ c.function.arguments.values() | join(' and ') }}}}>>"),
