@@ -238,7 +238,9 @@ def _allowed(chosen: Fields, tools: tuple[Tool, ...]) -> tuple[tuple[Tool, ...],
 def _chosen_name(chosen: Fields, kind: str) -> str:
     """The name of the tool that an object of this type names, in itself or in its field of the same name."""
     name = chosen.raw("name")
-    return read_name(chosen.inside(kind)) if name is None else require_text(name, chosen.path("name"))
+    if name is None and kind != "tool":
+        return read_name(chosen.inside(kind))
+    return require_text(name, chosen.path("name"))
 
 
 def read_name(fields: Fields) -> str:
