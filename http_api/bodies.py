@@ -11,7 +11,7 @@ from starlette.requests import Request
 from http_api.backend import reading
 from http_api.error_forms import OLLAMA
 from http_api.fields import lenient, parse_object
-from http_api.left_out import HEADER, leaving_out, make_header
+from http_api.left_out import make_header, noting
 from opensled.core.images import MAX_PROMPT_IMAGE_BYTES
 
 JSON = "application/json"
@@ -33,15 +33,16 @@ async def read_body(
     """What `read` makes of the JSON object in the body, and headers for the answer.
 
     A field without effect is left out and named in the headers; with `is_lenient` also one of unknown effect, which is
-    an error otherwise. They also name what the grammar of the answer leaves out of a schema.
+    an error otherwise. They also name what the grammar leaves out of a schema, and say that calls are not read.
     """
     body = await whole_body(request, most)
 
     def parse() -> tuple[T, dict[str, str]]:
-        with lenient(is_lenient) as ignored, leaving_out() as left_out:
-            return read(parse_object(body)), make_header(IGNORED_HEADER, ignored) | make_header(
-                HEADER, left_out
-            )
+        with lenient(is_lenient) as ignored, noting() as notes:
+            found, headers = read(parse_object(body)), make_header(IGNORED_HEADER, ignored)
+            for header, texts in notes.items():
+                headers |= make_header(header, texts)
+            return found, headers
 
     return await reading(request.scope, parse, len(body) > LARGE)
 

@@ -1,19 +1,21 @@
 """Finds tool calls in an answer's text while it grows.
 
-A model writes a call as an object {"name": ..., "arguments": {...}}: between tags if its chat template has them, else
-as the whole answer (verify_server/text/tool_grammar.py). The name goes out as soon as it is complete, the arguments in
-pieces as the model writes them. Text that is no call stays text.
+A model writes a call in the form of its template (opensled/text/call_forms.py). The name goes out as soon as it is
+complete, the arguments in pieces as the model writes them. Text that is no call stays text. Where calls are JSON
+without a mark, and the answer may be JSON of a schema as well, only what is a call of a tool and nothing else is one.
 """
+
+from __future__ import annotations
 
 import json
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
+from http_api.call_arguments import Balance, Literals, Tags
+from opensled.core.messages import CallForm, Guide, Tool
 from opensled.core.protocol import overlap
-from opensled.text.answer_text import CALL_TAGS
-
-OPENING = CALL_TAGS[0]
+from opensled.text.call_forms import BARE, CALLING, exact, match, opening
 
 
 class AnswerPiece(NamedTuple):
@@ -23,16 +25,29 @@ class AnswerPiece(NamedTuple):
     text: str
 
 
-class CallReader:
-    """Tells calls of the tools in `names` from text."""
+def reader_of(guide: Guide | None, form: CallForm | None) -> CallReader | None:
+    """What reads the calls of an answer; None: what looks like a call is text."""
+    if form is None or guide is None or not guide.tools or guide.tool_choice not in CALLING:
+        return None
+    return CallReader(guide.tools, form, bool(guide.json_schema) and guide.tool_choice == "auto")
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self._heads = {f'{{"name":"{name}","arguments":{{': name for name in names}
+
+class CallReader:
+    """Tells calls of `tools`, which a model writes in this form, from text."""
+
+    def __init__(self, tools: Sequence[Tool], form: CallForm, beside: bool = False) -> None:
+        """`beside`: the text may be JSON of another schema, so that an object is a call only as a whole."""
+        self._tools = {tool.name: tool for tool in tools}
+        self._mark = opening(form)
+        self._beside = beside and not self._mark and form.arguments == "json"
+        if self._beside:  # then blanks are where JSON has them
+            form = CallForm(*[re.sub(r"␣?([{}:,])␣?", r"␣\1␣", text) for text in form])
+        self._form = form
+        self._heads = self._spell(form.first + form.head, form)
         self._held = ""  # text that is not decided yet
         self._read: Callable[[], list[AnswerPiece] | None] = self._beginning
-        self._margin = ""  # blanks before the first tag; no text if a call follows
-        self._before = ""  # the tag before the object now read; "" if there is none
-        self._object = Balance()  # the arguments now read
+        self._margin = ""  # blanks before the first mark; no text if a call follows
+        self._values: Balance | Tags | Literals = Balance()  # the arguments now read
 
     def push(self, text: str) -> list[AnswerPiece]:
         """The pieces that these further characters decide."""
@@ -44,97 +59,111 @@ class CallReader:
 
     def flush(self) -> list[AnswerPiece]:
         """The rest at the end of the answer; a call that ends before its arguments is text."""
-        text, self._held = self._held, ""
-        if self._read in (self._arguments, self._after) or not self._before + text:
-            return []
-        return [AnswerPiece("text", self._before + text)]
+        text, self._held = self._margin + self._held, ""
+        if self._read == self._whole:
+            return self._decide(text)
+        if self._read == self._after:  # another call may have begun
+            _, mark, rest = text.partition(self._mark or text)
+            text = mark + rest if self._mark else ""
+        is_call = self._read in (self._arguments, self._behind)
+        return [] if is_call or not text else [AnswerPiece("text", text)]
+
+    def _spell(self, lead: str, form: CallForm) -> dict[str, str]:
+        """What begins the arguments of a call behind `lead`: the tool that it calls."""
+        brace = "{" if form.arguments == "json" else ""
+        return {lead + exact(name, form) + form.middle + brace: name for name in self._tools}
 
     def _beginning(self) -> list[AnswerPiece] | None:
-        """At the start of the answer, where an object without a tag may be a call too."""
+        """At the start of the answer, where calls without a mark may begin; some models forget it."""
         start = self._held.lstrip()
-        if not start or (OPENING.startswith(start) and start != OPENING):
+        if not start or (self._mark.startswith(start) and start != self._mark):
             return None
-        if start.startswith("{"):
-            self._read = self._head
-        else:
+        self._read = self._head
+        if start.startswith("{") and self._form.arguments == "json":
+            self._heads |= self._spell(BARE.head, BARE)
+        elif not start.startswith(self._mark):
             self._read = self._text
-            if start.startswith(OPENING):
-                self._margin, self._held = self._held[: -len(start)], start
+        if self._read == self._head:
+            self._margin, self._held = self._held[: -len(start)], start
         return []
 
     def _text(self) -> list[AnswerPiece] | None:
-        """Text up to the next opening tag; a tail that may begin one is held back."""
-        text, tag, rest = self._held.partition(OPENING)
-        if tag:
-            self._open(rest)
+        """Text up to the next mark; a tail that may begin one is held back."""
+        text, mark, rest = self._held.partition(self._mark) if self._mark else (self._held, "", "")
+        if mark:
+            self._held, self._read = mark + rest, self._head
             return [AnswerPiece("text", text)] if text else []
-        keep = overlap(text, OPENING)
-        self._held = text[len(text) - keep :]
-        shown = text[: len(text) - keep]
+        self._held = text[len(text) - overlap(text, self._mark) :]
+        shown = text.removesuffix(self._held)
         return [AnswerPiece("text", shown)] if shown else None
 
     def _head(self) -> list[AnswerPiece] | None:
-        """The object up to the brace that opens its arguments."""
-        squeezed = re.sub(r"\s", "", self._held)
-        for head, name in self._heads.items():
-            if squeezed.startswith(head):
-                self._held = self._held[_length(self._held, len(head)) - 1 :]
-                self._object, self._before, self._read = Balance(), "", self._arguments
-                return [AnswerPiece("name", name)]
-        if any(head.startswith(squeezed) for head in self._heads):
+        """The call up to the beginning of its arguments."""
+        found = self._find(self._heads)
+        if found is None:
             return None
-        text = self._before + self._held
-        self._held, self._before, self._read = "", "", self._text
-        return [AnswerPiece("text", text)]
+        if not found:
+            marked = bool(self._mark) and self._held.startswith(self._mark)
+            length = len(self._mark) if marked else 1 if self._mark else len(self._held)
+            text, self._held, self._read = self._held[:length], self._held[length:], self._text
+            text, self._margin = self._margin + text, ""
+            return [AnswerPiece("text", text)]
+        if self._beside:
+            self._read = self._whole
+            return []
+        return self._begin(*found)
+
+    def _find(self, heads: dict[str, str]) -> tuple[()] | tuple[str, int] | None:
+        """The tool whose call begins here, and how long its head is; () = none does, None: it is not decided."""
+        found = [(match(head, self._held), head) for head in heads]
+        if any(length is None for length, _ in found):
+            return None
+        length, head = max((length or 0, head) for length, head in found)
+        return (heads[head], length - (self._form.arguments == "json")) if length > 0 else ()
+
+    def _begin(self, name: str, length: int) -> list[AnswerPiece]:
+        self._held, self._margin, self._read = self._held[length:], "", self._arguments
+        if self._form.arguments == "json":
+            self._values = Balance()
+        else:
+            style = Tags if self._form.arguments == "tags" else Literals
+            self._values = style(self._form, parse_json(self._tools[name].parameters) or {})
+        return [AnswerPiece("name", name)]
 
     def _arguments(self) -> list[AnswerPiece] | None:
-        """Their object, as far as it is known."""
-        end = self._object.end(self._held)
-        text = self._held[:end]
-        self._held = self._held[len(text) :]
-        if end is not None:
+        """As far as they are known."""
+        text, self._held, ended = self._values.read(self._held)
+        if ended:
             self._read = self._after
-        return [AnswerPiece("arguments", text)]
+        return [AnswerPiece("arguments", text)] if text else [] if ended else None
 
     def _after(self) -> list[AnswerPiece] | None:
-        """Behind the arguments: the end of the object and its tag, and perhaps another call."""
-        _, tag, rest = self._held.partition(OPENING)
-        if not tag:
-            self._held = self._held[len(self._held) - overlap(self._held, OPENING) :]
-            return None
-        self._open(rest)
-        return []
+        """Behind the arguments: the end of the call, and perhaps another one."""
+        form = self._form
+        found = self._find(self._spell(form.tail + form.between + form.head, form))
+        if found:
+            return self._begin(*found)
+        self._read = self._after if found is None else self._behind
+        return None if found is None else []
 
-    def _open(self, rest: str) -> None:
-        self._before, self._margin = self._margin + OPENING, ""
-        self._held, self._read = rest, self._head
+    def _behind(self) -> list[AnswerPiece] | None:
+        """Behind calls, where only the mark begins another one."""
+        _, mark, rest = self._held.partition(self._mark) if self._mark else ("", "", "")
+        self._held = mark + rest if mark else self._held[len(self._held) - overlap(self._held, self._mark) :]
+        if mark:
+            self._read = self._head
+        return [] if mark else None
 
+    def _whole(self) -> None:
+        """An object that begins as a call does, up to the end of the answer."""
 
-class Balance:
-    """Follows a JSON object from its opening brace, which comes first, to the brace that closes it."""
-
-    def __init__(self) -> None:
-        self._depth = 0
-        self._in_string = self._escaped = False
-
-    def end(self, text: str) -> int | None:
-        """How many of these further characters belong to the object; None: all of them, and it goes on."""
-        for index, character in enumerate(text):
-            self._step(character)
-            if not self._depth:
-                return index + 1
-        return None
-
-    def _step(self, character: str) -> None:
-        if self._escaped:
-            self._escaped = False
-        elif self._in_string:
-            self._escaped = character == "\\"
-            self._in_string = character != '"'
-        elif character == '"':
-            self._in_string = True
-        else:
-            self._depth += {"{": 1, "}": -1}.get(character, 0)
+    def _decide(self, text: str) -> list[AnswerPiece]:
+        """The call that `text` is, or the text if more stands in it than a call."""
+        alone = CallReader(tuple(self._tools.values()), self._form)
+        pieces = alone.push(text)
+        ended = match(self._form.tail + self._form.last, alone._held) if alone._read == alone._after else 0
+        more = ended is not None and alone._held[max(ended, 0) :].strip()
+        return [AnswerPiece("text", text)] if more or alone._read == alone._behind else pieces
 
 
 def parse_json(text: str) -> Any:
@@ -145,13 +174,3 @@ def parse_json(text: str) -> Any:
     except (ValueError, RecursionError):
         return None
     return value
-
-
-def _length(text: str, count: int) -> int:
-    """How long the head of `text` is that holds `count` characters besides white space."""
-    seen = 0
-    for index, character in enumerate(text):
-        seen += not character.isspace()
-        if seen == count:
-            return index + 1
-    return len(text)

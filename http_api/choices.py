@@ -151,7 +151,7 @@ class ChatChoice:
             return [AnswerPiece("text", chunk.text)] if chunk.text else []
         pieces = self._reader.push(chunk.text)
         rest = self._reader.flush() if chunk.finish_reason else []
-        self._cut = bool(rest)
+        self._cut = any(piece.kind == "text" for piece in rest)
         return pieces + rest
 
     def _delta(self, piece: AnswerPiece) -> dict[str, Any]:

@@ -107,6 +107,7 @@ def _cors(origins: tuple[str, ...]) -> Middleware:
             "OpenSLED-Answer",
             "OpenSLED-Ignored",
             "OpenSLED-Not-In-Grammar",
+            "OpenSLED-Tool-Calls",
             "request-id",
             "x-request-id",
         ),

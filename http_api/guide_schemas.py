@@ -1,12 +1,12 @@
 """The JSON schemas of the fields about the form of an answer, which guides.py reads."""
 
 from http_api.effects import EMPTY
-from http_api.guides import CHOICES, NAME
+from http_api.guides import MODES, NAMED
 from http_api.replies import TEXT, Schema, items, one_of, optional, request_object, switch
 from opensled.core.bounds import MAX_TOOLS
 from opensled.core.messages import GUIDE, ModelInfo
 
-NAMED: Schema = {"type": "string", "pattern": f"^{NAME}$"}
+NAME: Schema = {"type": "string", "minLength": 1}
 OTHER: Schema = {
     "type": "object",
     "properties": {"type": {"type": "string", "minLength": 1, "not": one_of("function", "namespace")}},
@@ -26,31 +26,49 @@ def guide_fields(info: ModelInfo) -> Schema:
 
 
 def _fields_with_guide() -> Schema:
-    named = request_object({"name": NAMED}, "name")
     format_kinds = [
         request_object({"type": one_of("json_object")}, "type"),
         ONLY_TEXT,
         request_object({"type": one_of("json_schema"), "json_schema": json_schema()}, "type", "json_schema"),
     ]
-    chosen = request_object({"type": one_of("function"), "function": named}, "type", "function")
     tool = request_object({"type": one_of("function"), "function": function()}, "type", "function")
     return {
         "response_format": optional({"anyOf": format_kinds}, "Kept to by a grammar."),
-        **tools(tool, chosen),
+        **tools(tool),
     }
 
 
-def tools(tool: Schema, chosen: Schema) -> Schema:
-    """The fields about calls; `chosen`: a choice of one tool by its name."""
+def tools(tool: Schema) -> Schema:
+    """The fields about calls."""
     about = "Functions that the model may call, each name once; other tools run elsewhere, and are left out."
     return {
         "tools": optional(items({"anyOf": [tool, OTHER]}, 0, MAX_TOOLS), about),
-        "tool_choice": optional(
-            {"anyOf": [one_of(*CHOICES), chosen]},
-            "What it must do; a call can be asked for only of one of the tools. auto if left out.",
-        ),
+        "tool_choice": choice(),
         "parallel_tool_calls": switch("Whether an answer may have several calls. true if left out."),
     }
+
+
+def choice() -> Schema:
+    """What must be called, in the words of any API."""
+    kind, named = {"type": one_of(*NAMED)}, request_object({"name": NAME}, "name")
+    one = [
+        request_object({**kind, "name": NAME}, "name"),
+        request_object({**kind, "function": named}, "function"),
+    ]
+    several = {"mode": one_of(*MODES, *EMPTY, False), "tools": items({"anyOf": [NAME, *one]}, 1)}
+    mode = {"type": one_of(*MODES), "disable_parallel_tool_use": switch("At most one call.")}
+    listed = {"type": one_of("allowed_tools")}
+    kinds = [
+        *[NAME, one_of(True), request_object(mode, "type"), *one],
+        request_object({**listed, **several}, "type", "tools"),
+        request_object(
+            {**listed, "allowed_tools": request_object(several, "tools")}, "type", "allowed_tools"
+        ),
+    ]
+    about = (
+        "What it must do, or its name: a call can be asked for only of one of the tools. auto if left out."
+    )
+    return optional({"anyOf": kinds}, about)
 
 
 def _fields_without_guide() -> Schema:
@@ -69,22 +87,17 @@ def no_tools() -> Schema:
 def json_schema(**more: Schema) -> Schema:
     """The schema of an answer, with its name; `more`: required fields beside these."""
     own = optional({"type": "object"}, "JSON schema of the answer; any object if left out.")
-    return _named_object("For readers.", more, schema=own)
+    return _named_object("For readers.", {"name": optional(TEXT, "For readers."), **more}, more, schema=own)
 
 
 def function(**more: Schema) -> Schema:
     """A function that the model may call; `more`: required fields beside these."""
     own = optional({"type": "object"}, "JSON schema of the arguments, an object.")
-    return _named_object("For the model.", more, parameters=own)
+    named = {"name": NAME, **more}
+    return _named_object("For the model.", named, named, parameters=own)
 
 
-def _named_object(purpose: str, required: Schema, **own: Schema) -> Schema:
+def _named_object(purpose: str, first: Schema, required: Schema, **own: Schema) -> Schema:
     """`purpose`: of the description."""
-    fields = {
-        **required,
-        "name": NAMED,
-        "description": optional(TEXT, purpose),
-        "strict": switch(STRICT),
-        **own,
-    }
-    return request_object(fields, "name", *required)
+    fields = {**first, "description": optional(TEXT, purpose), "strict": switch(STRICT), **own}
+    return request_object(fields, *required)

@@ -5,24 +5,26 @@ is refused with `strict: true`; else it is left out and named in a header (http_
 """
 
 import json
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
+from http_api.effects import is_nothing
 from http_api.fields import Fields, fields_of, leave_out, require_object, require_text
-from http_api.left_out import require_held
+from http_api.left_out import CALLS_HEADER, note, require_held
 from opensled.core.bounds import MAX_TOOLS
 from opensled.core.errors import InvalidRequest, Unsupported
 from opensled.core.messages import GUIDE, Guide, ModelInfo, Tool
+from opensled.text.call_forms import CALLING
 
 T = TypeVar("T")
 
 ANY_OBJECT = "{}"
-# Of a tool or a schema; those of MCP servers have more letters than OpenAI's.
-NAME = r"[a-zA-Z0-9_.:/@-]{1,128}"
 CHOICES = ("none", "auto", "required")
+MODES = {**{mode: mode for mode in CHOICES}, "any": "required"}  # as clients spell them
+NAMED = ("function", "tool", "custom")  # types of a choice of one tool
+Choice = tuple[tuple[Tool, ...], tuple[str, str], bool]  # see `read_choice`
 
 
 class Form(NamedTuple):
@@ -41,11 +43,10 @@ def read_form(fields: Fields) -> Form:
     return NO_FORM if value is None else read_format(fields_of(value, "response_format"), _nested_schema)
 
 
-def read_calls(fields: Fields) -> tuple[tuple[Tool, ...], tuple[str, str], bool]:
+def read_calls(fields: Fields) -> Choice:
     """The tools of a chat, the choice among them, and whether there may be several calls."""
     tools = read_tools(fields.take("tools"), lambda outer: _inside_function(outer, read_function))
-    choice = read_choice(fields.take("tool_choice"), tools, lambda outer: _inside_function(outer, read_name))
-    return tools, choice, fields.flag("parallel_tool_calls", True)
+    return read_choice(fields, tools)
 
 
 def make_guide(
@@ -65,6 +66,11 @@ def make_guide(
             raise Unsupported(f"the server of {info.model_id} cannot guide answers: leave {name} out", name)
     if not tools:
         return Guide(json_schema=form.schema, strict=form.strict) if form.schema else None
+    if info.calls is None and choice[0] in CALLING:
+        note(
+            CALLS_HEADER, "text: the form of this model's calls is not known, and no grammar holds the answer"
+        )
+        return Guide("", tools, "none")
     return Guide(form.schema, tools, *choice, parallel, form.strict)
 
 
@@ -85,7 +91,7 @@ def _nested_schema(fields: Fields) -> Form:
 def read_schema(fields: Fields, named: bool = True) -> Form:
     """The schema of an answer, with its name if it is `named`; refuses other fields."""
     if named:
-        read_name(fields)
+        fields.text("name", "")
     fields.text("description", "")
     strict = fields.flag("strict", False)
     schema = fields.take("schema")
@@ -151,7 +157,7 @@ def functions(
 def _function(value: object, where: str) -> Fields:
     """The fields of an object of the type function, without the type."""
     fields = fields_of(value, where)
-    if fields.take("type") != "function":
+    if fields.text("type", "function") != "function":
         raise Unsupported(
             f"{where}.type must be function: the client runs the tools, none run here", f"{where}.type"
         )
@@ -177,30 +183,71 @@ def read_function(fields: Fields, parameters: str = "parameters") -> Tool:
     return Tool(name, description, text, strict)
 
 
-def read_choice(value: object, tools: tuple[Tool, ...], read: Callable[[Fields], str]) -> tuple[str, str]:
-    """A mode of CHOICES, and the only function that may be called ("" = any); `read` reads its name."""
-    if value is None:
-        return ("auto" if tools else "none"), ""
+def read_choice(fields: Fields, tools: tuple[Tool, ...]) -> Choice:
+    """The tools that may be called, a mode of CHOICES with the only function that may be ("" = any), and whether there
+    may be several calls; in the words of any API that clients know."""
+    value, several = fields.raw("tool_choice"), fields.flag("parallel_tool_calls", True)
+    if value is True:
+        return tools, _checked("required", "", tools), several
+    if is_nothing(value):
+        return tools, ("auto" if tools else "none", ""), several
     if isinstance(value, str):
-        if value not in CHOICES:
-            raise InvalidRequest(
-                f"tool_choice must be one of {', '.join(CHOICES)}, or name a function", "tool_choice"
-            )
-        mode, function = value, ""
+        value = {"type": value} if value.lower() in MODES else {"type": "function", "name": value}
+    chosen = fields_of(value, "tool_choice")
+    kind = chosen.text("type", "function")
+    several = several and not chosen.flag("disable_parallel_tool_use", False)
+    if kind.lower() in MODES:
+        mode, name = MODES[kind.lower()], ""
+    elif kind == "allowed_tools":
+        tools, mode, name = _allowed(chosen, tools)
+    elif kind in NAMED:
+        mode, name = "required", _chosen_name(chosen, kind)
     else:
-        mode, function = "required", read(_function(value, "tool_choice"))
-    if mode == "required" and function not in ("", *(tool.name for tool in tools)):
-        raise InvalidRequest(f"tool_choice names {function}, which tools does not have", "tool_choice")
+        where = chosen.path("type")
+        raise Unsupported(
+            f"{where} must be {', '.join((*MODES, 'allowed_tools', *NAMED))}: no other tool runs here", where
+        )
+    chosen.finish()
+    return tools, _checked(mode, name, tools), several
+
+
+def _checked(mode: str, name: str, tools: tuple[Tool, ...]) -> tuple[str, str]:
+    if mode == "required" and name not in ("", *(tool.name for tool in tools)):
+        raise InvalidRequest(f"tool_choice names {name}, which tools does not have", "tool_choice")
     if mode == "required" and not tools:
         raise InvalidRequest("tool_choice asks for a call, and tools has no function", "tool_choice")
-    return mode, function
+    return mode, name
+
+
+def _allowed(chosen: Fields, tools: tuple[Tool, ...]) -> tuple[tuple[Tool, ...], str, str]:
+    """Those of `tools` that a list of some allows, and its mode; the list may stand in a field of its own."""
+    inner = chosen.take("allowed_tools")
+    listed = chosen if inner is None else fields_of(inner, chosen.path("allowed_tools"))
+    mode, given, where = listed.text("mode", "auto").lower(), listed.take("tools"), listed.path("tools")
+    if mode not in MODES or not isinstance(given, list):
+        raise InvalidRequest(
+            f"tool_choice must have a mode (auto or required), and tools as a list in {where}", where
+        )
+    names = [
+        _chosen_name(fields_of(each, where), "function") if isinstance(each, dict) else each for each in given
+    ]
+    listed.finish()
+    return tuple(tool for tool in tools if tool.name in names), MODES[mode], ""
+
+
+def _chosen_name(chosen: Fields, kind: str) -> str:
+    """The name of the tool that an object of this type names, in itself or in its field of the same name."""
+    name = chosen.raw("name")
+    if name is None and kind != "tool":
+        return read_name(chosen.inside(kind))
+    return require_text(name, chosen.path("name"))
 
 
 def read_name(fields: Fields) -> str:
-    """The name of a tool or a schema."""
+    """The name of a tool: any text, which a call bears as it was given."""
     name = require_text(fields.raw("name"), fields.path("name"))
-    if not re.fullmatch(NAME, name):
-        raise InvalidRequest(f"{fields.path('name')} must match {NAME}", fields.path("name"))
+    if not name:
+        raise InvalidRequest(f"{fields.path('name')} is empty: give the tool a name", fields.path("name"))
     return name
 
 

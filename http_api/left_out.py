@@ -15,18 +15,27 @@ LONGEST = 120  # characters of a path in it
 MOST = 1000  # paths of one request that are kept
 MAX_NAMES = 16  # in one header
 
-_left_out: ContextVar[list[str] | None] = ContextVar("left_out", default=None)
+CALLS_HEADER = "OpenSLED-Tool-Calls"  # where calls are not read
+
+Notes = dict[str, list[str]]  # by header
+_notes: ContextVar[Notes | None] = ContextVar("notes", default=None)
 
 
 @contextmanager
-def leaving_out() -> Iterator[list[str]]:
-    """Yields the paths that `require_held` leaves out while inside: short, and ASCII without control characters."""
-    paths: list[str] = []
-    token = _left_out.set(paths)
+def noting() -> Iterator[Notes]:
+    """Yields what `note` is told while inside."""
+    notes: Notes = {}
+    token = _notes.set(notes)
     try:
-        yield paths
+        yield notes
     finally:
-        _left_out.reset(token)
+        _notes.reset(token)
+
+
+def note(header: str, text: str) -> None:
+    """Keep a text, short and ASCII without control characters, for a header of the answer."""
+    if (notes := _notes.get()) is not None and len(kept := notes.setdefault(header, [])) < MOST:
+        kept.append(text)
 
 
 def require_held(schema: dict[str, Any], where: str, strict: bool) -> None:
@@ -38,9 +47,7 @@ def require_held(schema: dict[str, Any], where: str, strict: bool) -> None:
         shown = _make_printable(f"{where}.{path}")
         if strict:
             raise Unsupported(beyond(shown, value), shown)
-        paths = _left_out.get()
-        if paths is not None and len(paths) < MOST:
-            paths.append(shown)
+        note(HEADER, shown)
 
 
 def make_header(header: str, found: Iterable[str]) -> dict[str, str]:

@@ -51,12 +51,6 @@ class Request:
     # A function's name as the model knows it -> its namespace, and its name there
     namespaces: dict[str, tuple[str, str]] = field(default_factory=dict)
 
-    @property
-    def tool_names(self) -> tuple[str, ...]:
-        """The tools that may be called; () = what looks like a call is text."""
-        guide = self.tasks[0].guide
-        return guide.callable if guide else ()
-
     def respell(self, error: Exception) -> Exception:
         """`error` with the field it names as the client spells it."""
         return rename_field(error, self.names) if isinstance(error, RequestError) else error

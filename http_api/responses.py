@@ -10,7 +10,7 @@ from dataclasses import fields
 from typing import Any
 
 from http_api.backend import Backend
-from http_api.calls import CallReader
+from http_api.calls import reader_of
 from http_api.choices import (
     ChatChoice,
     ChatLogprobs,
@@ -99,9 +99,7 @@ class Reply:
 
     def __init__(self, request: Request, backend: Backend) -> None:
         self._request, self._rule = request, backend.rule
-        self._choices = [
-            _choice(index, task, request, backend.tokenizer) for index, task in enumerate(request.tasks)
-        ]
+        self._choices = [_choice(index, task, request, backend) for index, task in enumerate(request.tasks)]
         # Those of a chat, all of whose choices have one prompt
         asked = request.is_chat and request.prompt_logprobs is not None
         self._prompt = PromptLogprobs(backend.tokenizer, request.prompt_logprobs or 0) if asked else None
@@ -174,11 +172,11 @@ class Reply:
         return {**self._frame, "choices": [choice], **more}
 
 
-def _choice(index: int, task: Task, request: Request, tokenizer: TargetTokenizer) -> Choice:
-    logged, names = task.top_logprobs is not None, request.tool_names
+def _choice(index: int, task: Task, request: Request, backend: Backend) -> Choice:
+    logged, tokenizer = task.top_logprobs is not None, backend.tokenizer
     if request.is_chat:
         logprobs = ChatLogprobs(tokenizer) if logged else None
-        return ChatChoice(index, logprobs, CallReader(names) if names else None, request.shows_thoughts)
+        return ChatChoice(index, logprobs, reader_of(task.guide, backend.info.calls), request.shows_thoughts)
     echo = _text_of(task.prompt, tokenizer) if request.echo else None
     asked = request.prompt_logprobs
     return CompletionChoice(

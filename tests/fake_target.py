@@ -10,6 +10,7 @@ import hashlib
 
 from opensled.core.vocabulary import fingerprint
 from opensled.models.store import model_path
+from opensled.text.call_forms import BARE
 from opensled.text.tokenizer import TargetTokenizer
 from tests.fakes import FakeEngine, FakeText
 from verify_server.options.serve_config import ServeConfig
@@ -33,6 +34,7 @@ class _Text(FakeText):
         pieces = TargetTokenizer(self.tokenizer_json).pieces
         self.vocab_size, self.fingerprint = len(pieces), fingerprint(pieces)
         self.chat_template = self.tool_template = "any"
+        self.calls = BARE
 
     def render(self, messages, *more):
         return super().render(messages)

@@ -13,6 +13,7 @@ from edge_client.link.remote import RetryPolicy
 from opensled.core.errors import NonFiniteLogits, Unreachable
 from opensled.core.messages import ClientMessage, DraftToken, SamplingParams, ServerMessage
 from opensled.core.sampling import Sampler
+from opensled.text.call_forms import BARE
 from opensled.wire import codec
 from verify_server.admission.session_manager import SessionManager
 from verify_server.engine.base import EngineInfo, SampleRequest, Scores, Segment, TargetEngine
@@ -169,6 +170,7 @@ class FakeText:
     """Byte-sized ids, no template."""
 
     chat_template = tool_template = ""
+    calls = BARE
     template_variables: tuple[str, ...] = ()
     eos_ids = (EOS,)
     tokenizer_json = b'{"version": "1.0"}'

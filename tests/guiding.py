@@ -11,6 +11,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from opensled.core.messages import Guide, Tool
+from opensled.text.call_forms import TAGGED as TAGGED_CALLS
 from verify_server.text.guide import Constraint, GuideCompiler
 
 TINY = Path(__file__).resolve().parents[1] / "models/tiny"
@@ -33,7 +34,7 @@ def tiny() -> GuideCompiler:
 @cache
 def tagged() -> GuideCompiler:
     """tiny's vocabulary with `TAGGED`, for a template that writes calls between tags."""
-    return GuideCompiler(tagged_tokenizer(), PADDED, (IM_END, EOS), TAGS_TEMPLATE)
+    return GuideCompiler(tagged_tokenizer(), PADDED, (IM_END, EOS), TAGS_TEMPLATE, TAGGED_CALLS)
 
 
 @cache

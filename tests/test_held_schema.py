@@ -205,7 +205,8 @@ def walked_to_its_end(guide: Guide, rng: random.Random, free: int) -> tuple[str,
         ordinary = sorted(choices - {EOS})
         if EOS in choices and (len(answer) >= free or not ordinary):
             return decode(answer), constraint.coarse_tools
-        liked = [token for token in (CLOSERS if rng.random() < 0.7 else LETTERS) if token in choices]
+        closing = 0.7 if len(answer) < LIMIT // 4 else 0.95  # lists of at least three of itself grow else
+        liked = [token for token in (CLOSERS if rng.random() < closing else LETTERS) if token in choices]
         answer.append(rng.choice(liked if liked and len(answer) >= free else ordinary))
         constraint.commit(answer[-1:])
     raise AssertionError(f"no end after {LIMIT} tokens: {decode(answer)[-200:]!r}")

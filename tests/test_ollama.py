@@ -9,7 +9,8 @@ import pytest
 
 from http_api.calls import CallReader
 from http_api.ollama.whole_calls import WholeCalls
-from opensled.core.messages import ChatMessage, ToolCall
+from opensled.core.messages import ChatMessage, Tool, ToolCall
+from opensled.text.call_forms import TAGGED
 from tests.fake_backend import HELLO, STATS, WORDS, FakeBackend, call, chat
 from tests.ollama_bodies import TURN_ON
 
@@ -146,7 +147,7 @@ def test_a_call_of_a_tool_is_sent_whole():
     ],
 )
 def test_a_call_that_is_cut_off_or_no_json_is_text(written, text):
-    assert WholeCalls(CallReader(["f"])).push(written, True) == [text]
+    assert WholeCalls(CallReader([Tool("f")], TAGGED)).push(written, True) == [text]
 
 
 def test_logprobs():

@@ -20,7 +20,7 @@ REFUSED = [
     ({"stream": "yes"}, "stream"), ({"stream_options": 1}, "stream_options"), ({"text": "plain"}, "text"),
     ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
     ({"text": {"format": {**FORM, "a": 1}}}, "text.format.a"),
-    ({"text": {"format": {"type": "json_schema"}}}, "text.format.name"), ({"response_format": FORM}, "response_format"),
+    ({"response_format": FORM}, "response_format"),
     ({"text": {"format": {**FORM, "schema": 1}}}, "text.format.schema"), ({"tools": LAMP}, "tools"),
     ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice"), ({"tools": [7]}, "tools[0]"),
     ({"tools": [{"type": "namespace", "name": "n", "tools": [LAMP, {**LAMP, "a": 1}]}]}, "tools[0].tools[1].a"),

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from opensled.core.answer import Chunk
 from opensled.core.messages import Guide
+from opensled.text import call_forms
 from opensled.text.answer_text import AnswerText
 from opensled.text.chat_sandbox import environment, variables
 from opensled.text.painter import Painter
@@ -185,7 +186,8 @@ GRAMMARS = [
 
 @cache
 def guides(template: str) -> GuideCompiler:
-    return GuideCompiler(tagged_tokenizer(), PADDED, (IM_END, EOS), template)
+    calls = call_forms.TAGGED if "<tool_call>" in template else call_forms.BARE
+    return GuideCompiler(tagged_tokenizer(), PADDED, (IM_END, EOS), template, calls)
 
 
 def whole(mask: bytes, token: int) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from opensled.core.messages import Limits, ModelInfo, RuleFacts
 from opensled.core.vocabulary import fingerprint
+from opensled.text.call_forms import TAGGED
 from opensled.text.tokenizer import TargetTokenizer
 
 TINY_DRAFT = Path(__file__).parents[1] / "models" / "tiny-draft"
@@ -46,5 +47,6 @@ def tiny_info(**changes: object) -> ModelInfo:
         "version": "0",
         "tokenizer_hash": hashlib.sha256(TOKENIZER_JSON).hexdigest(),
         "has_chat_template": True,
+        "calls": TAGGED,
     }
     return ModelInfo(**{**told, **changes})

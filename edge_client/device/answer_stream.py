@@ -20,6 +20,7 @@ from opensled.core.errors import Unreachable
 from opensled.core.messages import ModelInfo, Prefill, PromptToken, is_chat
 from opensled.core.protocol import EndRules, Truth
 from opensled.text.answer_text import AnswerText
+from opensled.text.call_forms import call_marks
 from opensled.text.thinking import reader_of
 from opensled.text.tokenizer import TargetTokenizer
 
@@ -44,7 +45,8 @@ class AnswerStream:
         """
         self._session, self._thread, self._task, self._offline = session, thread, task, offline
         self._telemetry, self._started, self._truth = telemetry, started, session.truth
-        self._text = AnswerText(tokenizer, task.stop, info.eos_ids)
+        marks = call_marks(task.guide, info.calls)
+        self._text = AnswerText(tokenizer, task.stop, info.eos_ids, marks)
         if is_chat(task.prompt):
             tools = task.guide.callable if task.guide else ()
             self._text.think(reader_of(info.thoughts, tokenizer, self._truth.tokens, tools))

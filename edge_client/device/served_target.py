@@ -11,7 +11,7 @@ from edge_client.link import tokenizer_cache as tokenizers
 from edge_client.link.link import Link
 from opensled.core.errors import NotFound, Unreachable, Unsupported, VocabularyMismatch
 from opensled.core.images import ImageFacts
-from opensled.core.messages import Limits, ModelInfo, RuleFacts, ThoughtTags
+from opensled.core.messages import CallForm, Limits, ModelInfo, RuleFacts, ThoughtTags
 from opensled.text.tokenizer import TargetTokenizer
 from opensled.wire.padding import PADDING, PADDING_REQUIRED
 
@@ -99,6 +99,7 @@ class TargetMemory:
             fields["limits"] = Limits(**fields["limits"])
             fields["images"] = ImageFacts(**fields["images"]) if fields.get("images") else None
             fields["thoughts"] = ThoughtTags(*fields["thoughts"]) if fields["thoughts"] else None
+            fields["calls"] = CallForm(*fields["calls"]) if fields.get("calls") else None
             fields["rules"] = tuple(RuleFacts(**rule) for rule in fields["rules"])
             return RememberedTarget(ModelInfo(**fields), str(document["chat_template"]))
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):

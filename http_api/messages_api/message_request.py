@@ -19,7 +19,6 @@ from http_api.guides import (
     read_choice,
     read_format,
     read_function,
-    read_name,
     read_schema,
 )
 from http_api.messages_api.message_turns import read_messages
@@ -34,7 +33,6 @@ from opensled.core.messages import Guide, ModelInfo, Tool
 VERSION = "anthropic-version"  # the header by which a client of this API is known
 BETA = "anthropic-beta"  # names features that ask by fields of their own, so that the header alone asks for nothing
 MODEL_VARIABLES = "ANTHROPIC_MODEL, ANTHROPIC_SMALL_FAST_MODEL and ANTHROPIC_DEFAULT_HAIKU_MODEL"
-MODES = {"auto": "auto", "any": "required", "none": "none"}  # of tool_choice: its type -> OpenAI's word
 MAX_TEMPERATURE = 1
 
 # A field that only Anthropic's own service can serve -> what to do instead
@@ -94,8 +92,7 @@ def _check_model(fields: Fields, info: ModelInfo) -> None:
 def _guide(fields: Fields, info: ModelInfo) -> Guide | None:
     form = _form(fields)
     tools = _tools(fields.take("tools"))
-    choice, parallel = _choice(fields.take("tool_choice"), tools)
-    return make_guide(form, "output_config.format", tools, choice, parallel, info)
+    return make_guide(form, "output_config.format", *read_choice(fields, tools), info)
 
 
 def _form(fields: Fields) -> Form:
@@ -125,17 +122,3 @@ def _tools(value: object) -> tuple[Tool, ...]:
         else:
             leave_out(f"{where} ({kind})")
     return check_tools(tuple(tools))
-
-
-def _choice(value: object, tools: tuple[Tool, ...]) -> tuple[tuple[str, str], bool]:
-    """What must be called, as `read_choice` has it, and whether several calls may follow each other."""
-    if value is None:
-        return read_choice(None, tools, read_name), True
-    fields = fields_of({"type": value} if isinstance(value, str) else value, "tool_choice")
-    kind = fields.text("type", "auto")
-    if kind not in (*MODES, "tool"):
-        raise InvalidRequest("tool_choice.type must be one of auto, any, tool, none", "tool_choice.type")
-    parallel = not fields.flag("disable_parallel_tool_use", False)
-    named = {"type": "function", "name": fields.take("name")} if kind == "tool" else MODES[kind]
-    fields.finish()
-    return read_choice(named, tools, read_name), parallel

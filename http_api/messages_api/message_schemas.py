@@ -2,7 +2,7 @@
 
 from http_api.effects import EMPTY
 from http_api.error_forms import BY_CODE
-from http_api.guide_schemas import NAMED, ONLY_TEXT, STRICT, json_schema
+from http_api.guide_schemas import NAME, ONLY_TEXT, STRICT, choice, json_schema
 from http_api.messages_api.message_reply import STOP_REASONS
 from http_api.messages_api.message_request import ELSEWHERE, MAX_TEMPERATURE
 from http_api.messages_api.message_turns import CALL, RESULT
@@ -73,15 +73,9 @@ def _fields_with_guide() -> Schema:
         "Kept to by a grammar.",
     )
     config = request_object({**without_effect(), "format": forms})
-    parallel = {"disable_parallel_tool_use": switch("At most one call.")}
-    choices = [
-        one_of("auto", "any", "none"),
-        request_object({"type": one_of("auto", "any", "none", *EMPTY, False), **parallel}),
-        request_object({"type": one_of("tool"), "name": NAMED, **parallel}, "type", "name"),
-    ]
     return {
         "tools": optional(items({"anyOf": [_tool(), _other_tool()]}, 0, MAX_TOOLS), "Each name once."),
-        "tool_choice": optional({"anyOf": choices}, "A call can be asked for only of one of the tools."),
+        "tool_choice": choice(),
         "output_config": optional(config, "The form of the answer."),
         "output_format": {**forms, "description": "As output_config.format, which goes before it."},
     }
@@ -102,7 +96,7 @@ def _fields_without_guide() -> Schema:
 def _tool() -> Schema:
     fields = {
         "type": one_of("custom", *EMPTY, False),
-        "name": NAMED,
+        "name": NAME,
         "description": optional(TEXT, "For the model."),
         "input_schema": optional({"type": "object"}, "JSON schema of the input, an object."),
         "strict": switch(STRICT),

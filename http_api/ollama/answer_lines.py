@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from http_api.backend import Backend
-from http_api.calls import CallReader
+from http_api.calls import reader_of
 from http_api.choices import FINISH_REASONS, ChatLogprobs
 from http_api.draft_alone import alone_name
 from http_api.error_forms import as_ollama
@@ -24,7 +24,7 @@ class OllamaReply:
 
     def __init__(self, asked: OllamaRequest, backend: Backend) -> None:
         self._asked, self._rule = asked, backend.rule
-        self._calls = WholeCalls(CallReader(asked.tool_names) if asked.tool_names else None)
+        self._calls = WholeCalls(reader_of(asked.task.guide, backend.info.calls))
         self._logprobs = None if asked.task.top_logprobs is None else ChatLogprobs(backend.tokenizer)
         self._model, self._info = asked.model, backend.info
         self._text = self._thoughts = ""

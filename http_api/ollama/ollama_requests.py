@@ -89,11 +89,6 @@ class OllamaRequest:
         assert self.request is not None
         return self.request.tasks[0]
 
-    @property
-    def tool_names(self) -> tuple[str, ...]:
-        """The tools that may be called."""
-        return self.request.tool_names if self.request else ()
-
     def respell(self, error: Exception) -> Exception:
         """`error` with the field it names as the client spells it."""
         known = self.request.respell(error) if self.request else error
@@ -108,7 +103,7 @@ def chat_request(body: dict[str, Any], info: ModelInfo) -> OllamaRequest:
     filled = [{"content": "", **turn} if isinstance(turn, dict) else turn for turn in several]
     asked = {
         "messages": filled or turns,
-        "tools": fields.take("tools"),
+        **{name: fields.raw(name) for name in ("tools", "tool_choice", "parallel_tool_calls")},
         **_thinking(fields, info),
     }
     has_prompt = turns is not None

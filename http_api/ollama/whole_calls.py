@@ -3,7 +3,8 @@
 import secrets
 from typing import Any
 
-from http_api.calls import AnswerPiece, Balance, CallReader, parse_json
+from http_api.call_arguments import Balance
+from http_api.calls import AnswerPiece, CallReader, parse_json
 
 Call = dict[str, Any]
 
@@ -22,11 +23,9 @@ class WholeCalls:
         """The texts and calls that these further characters complete; `ends`: they are the last ones."""
         if self._reader is None:
             return [text] if text else []
-        found = [whole for piece in self._reader.push(text) if (whole := self._take(piece))]
-        if ends:
-            found += [self._take_partial()] if self._name else []
-            found += [piece.text for piece in self._reader.flush()]
-        return found
+        pieces = self._reader.push(text) + (self._reader.flush() if ends else [])
+        found = [whole for piece in pieces if (whole := self._take(piece))]
+        return found + ([self._take_partial()] if ends and self._name else [])
 
     def _take(self, piece: AnswerPiece) -> str | Call | None:
         """What the piece completes; None: nothing yet."""

@@ -1,7 +1,6 @@
 """The JSON schemas of a response and of the events of its stream."""
 
-from http_api.guide_schemas import NAMED, function, json_schema
-from http_api.guides import CHOICES
+from http_api.guide_schemas import choice, function, json_schema
 from http_api.replies import (
     FINGERPRINT,
     FLAG,
@@ -61,7 +60,6 @@ def _repeated_fields() -> Schema:
         every({"type": one_of("text", "json_object")}),
         json_schema(type=one_of("json_schema")),
     ]
-    chosen = every({"type": one_of("function"), "name": NAMED})
     return {
         "instructions": or_null(TEXT),
         "max_output_tokens": or_null(NATURAL),
@@ -70,7 +68,7 @@ def _repeated_fields() -> Schema:
         "reasoning": every({"effort": or_null(TEXT), "summary": one_of(None)}),
         "temperature": NUMBER,
         "text": every({"format": {"anyOf": forms}, "verbosity": one_of("medium")}),
-        "tool_choice": {"anyOf": [one_of(*CHOICES), chosen]},
+        "tool_choice": choice(),
         "tools": items(function(type=one_of("function"))),
         "top_logprobs": NATURAL,
         "top_p": NUMBER,

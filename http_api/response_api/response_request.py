@@ -18,7 +18,6 @@ from http_api.guides import (
     make_guide,
     read_choice,
     read_format,
-    read_name,
     read_schema,
     read_spaces,
 )
@@ -95,9 +94,7 @@ def _instructions(fields: Fields) -> tuple[ChatMessage, ...]:
 
 def _guide(fields: Fields, tools: tuple[Tool, ...], info: ModelInfo) -> Guide | None:
     form = _form(fields.take("text"))
-    choice = read_choice(fields.take("tool_choice"), tools, _read_choice_name)
-    parallel = fields.flag("parallel_tool_calls", True)
-    return make_guide(form, "text.format", tools, choice, parallel, info)
+    return make_guide(form, "text.format", *read_choice(fields, tools), info)
 
 
 def _form(value: object) -> Form:
@@ -108,12 +105,6 @@ def _form(value: object) -> Form:
     form = fields.take("format")
     fields.finish()
     return NO_FORM if form is None else read_format(fields_of(form, "text.format"), read_schema)
-
-
-def _read_choice_name(fields: Fields) -> str:
-    name = read_name(fields)
-    fields.finish()
-    return name
 
 
 def _logprobs(fields: Fields, guide: Guide | None) -> int | None:

@@ -1,7 +1,7 @@
 """The JSON schema of a request for a response: the fields and ranges that response_request.py reads."""
 
 from http_api.effects import EMPTY
-from http_api.guide_schemas import NAMED, ONLY_TEXT, OTHER, function, json_schema, no_tools, tools
+from http_api.guide_schemas import NAME, ONLY_TEXT, OTHER, function, json_schema, no_tools, tools
 from http_api.replies import (
     COUNT,
     TEXT,
@@ -74,14 +74,13 @@ def _fields_with_guide() -> Schema:
         ONLY_TEXT,
         json_schema(type=one_of("json_schema")),
     ]
-    chosen = request_object({"type": FUNCTION, "name": NAMED}, "type", "name")
     tool = function(type=FUNCTION)
     inner = items({"anyOf": [tool, OTHER]})
-    space = {"type": one_of("namespace"), "name": NAMED, "description": optional(TEXT, "Left out.")}
+    space = {"type": one_of("namespace"), "name": NAME, "description": optional(TEXT, "Left out.")}
     space["tools"] = optional(inner, "As beside it; all names in all namespaces are told apart.")
     return {
         **_text({"anyOf": forms}),
-        **tools({"anyOf": [tool, request_object(space, "type", "name")]}, chosen),
+        **tools({"anyOf": [tool, request_object(space, "type", "name")]}),
     }
 
 

@@ -368,6 +368,27 @@ class ThoughtTags(NamedTuple):
     answer_end: str = ""
 
 
+STYLES = ("json", "tags", "python", "quotes")  # in which the arguments of calls are written
+
+
+class CallForm(NamedTuple):
+    """How a model writes calls of tools: the texts around their parts, see opensled/text/call_forms.py.
+
+    FIRST (HEAD name MIDDLE arguments TAIL) BETWEEN (...) LAST; of a parameter BEFORE_KEY key AFTER_KEY value END.
+    """
+
+    first: str = ""
+    head: str = ""
+    middle: str = ""
+    tail: str = ""
+    between: str = ""
+    last: str = ""
+    arguments: str = "json"  # one of STYLES
+    before_key: str = ""
+    after_key: str = ""
+    end: str = ""
+
+
 @dataclass(frozen=True)
 class ModelInfo:
     """The description of a server before the first sequence (`Describe`)."""
@@ -388,6 +409,7 @@ class ModelInfo:
     aliases: tuple[str, ...] = ()  # further names by which HTTP APIs take it
     template_variables: tuple[str, ...] = ()  # that the chat template reads, besides what every chat gives it
     thoughts: ThoughtTags | None = None  # None: it writes none that are known as such
+    calls: CallForm | None = None  # None: it writes calls in a form that is not known
 
     def serves(self, rule: str) -> bool:
         """Whether a sequence may ask for `rule`, a name or a name with options behind a colon."""

@@ -10,9 +10,6 @@ from opensled.text.families import MARK
 from opensled.text.thought_reader import ThoughtReader
 from opensled.text.tokenizer import TargetTokenizer
 
-# Around each call in the text of an answer, where the chat template has them; else a call is bare JSON.
-CALL_TAGS = ("<tool_call>", "</tool_call>")
-
 UNFINISHED = "\ufffd"  # what a decoder shows for bytes that are no whole character (yet)
 
 
@@ -115,9 +112,15 @@ class Told(NamedTuple):
 class AnswerText(TextStream):
     """The thoughts and the text of a growing answer, up to a stop string in the text."""
 
-    def __init__(self, tokenizer: TargetTokenizer, stop: Sequence[str], ends: Collection[int] = ()) -> None:
-        """`ends`: ids that end an answer; they have no text, also where they are no special tokens."""
+    def __init__(
+        self, tokenizer: TargetTokenizer, stop: Sequence[str], ends: Collection[int] = (), marks: str = ""
+    ) -> None:
+        """`ends`: ids that end an answer; they have no text, also where they are no special tokens.
+
+        `marks`: the text of special tokens that are shown, see `call_marks`.
+        """
         super().__init__(tokenizer)
+        self._marks = marks
         self._stops = StopStrings(stop) if stop else None
         self._ends = ends
         self._reader: ThoughtReader | None = None
@@ -165,9 +168,9 @@ class AnswerText(TextStream):
     def _commit(self, token: int) -> Told:
         reader = self._reader
         if reader is None:
-            return Told((token,), "" if token in self._ends else self._show(self.push([token])))
+            return Told((token,), self._show(self._spell(token)))
         undecided, was_inside = reader.decides, reader.inside
-        said = reader.push(self._spell(token, reader))
+        said = reader.push(self._spell(token))
         self._undecided += undecided
         counted = int(was_inside)
         if undecided and not reader.decides:
@@ -181,9 +184,12 @@ class AnswerText(TextStream):
         text = self._stops.push(text)
         return text if not call or self.stopped_by else text + self._stops.flush() + call
 
-    def _spell(self, token: int, reader: ThoughtReader) -> str:
-        """The text of a token for the reader: of a special one, its spelling if marks are made of it."""
-        spelled = self._tokenizer.piece(token)
-        if spelled in reader.special:
+    def _spell(self, token: int) -> str:
+        """The text of a token; of a special one, its spelling if marks of calls, or of the reader, are made of it."""
+        spelled, reader = self._tokenizer.piece(token), self._reader
+        if reader and spelled in reader.special:
             return super().flush() + MARK + spelled
-        return "" if token in self._ends and spelled not in reader.marks else self.push([token])
+        if token in self._tokenizer.special_ids and spelled in self._marks:
+            return super().flush() + spelled
+        is_silent = token in self._ends and not (reader and spelled in reader.marks)
+        return "" if is_silent else self.push([token])

@@ -14,6 +14,8 @@ from opensled.core.errors import InvalidRequest, ProtocolError, RequestError
 from opensled.core.images import ImageFacts
 from opensled.core.messages import (
     MATCH,
+    STYLES,
+    CallForm,
     Cancel,
     ClientMessage,
     Draft,
@@ -137,6 +139,7 @@ def encode_info(info: ModelInfo) -> pb.DescribeReply:
         "rules": rules,
         "images": None if info.images is None else pb.ImageFacts(**vars(info.images)),
         "thoughts": None if info.thoughts is None else pb.ThoughtTags(**info.thoughts._asdict()),
+        "calls": "¦".join(info.calls or ()),
     }
     return pb.DescribeReply(**vars(info) | parts)
 
@@ -166,6 +169,7 @@ def _decode_info(reply: pb.DescribeReply) -> ModelInfo:
         aliases=tuple(reply.aliases),
         template_variables=tuple(reply.template_variables),
         thoughts=_decode_thoughts(reply.thoughts) if reply.HasField("thoughts") else None,
+        calls=_decode_calls(reply.calls.split("¦")),
     )
 
 
@@ -179,6 +183,11 @@ def _decode_thoughts(tags: pb.ThoughtTags) -> ThoughtTags:
     if not tags.start or not tags.end:
         raise InvalidRequest("thoughts need a tag before and after them", "thoughts")
     return ThoughtTags(*[getattr(tags, name) for name in ThoughtTags._fields])
+
+
+def _decode_calls(texts: list[str]) -> CallForm | None:
+    """None for a form that only a later version can read."""
+    return CallForm(*texts) if len(texts) == len(CallForm._fields) and texts[6] in STYLES else None
 
 
 def decode_description(data: bytes) -> ModelInfo:

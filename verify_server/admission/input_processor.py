@@ -45,7 +45,9 @@ class InputProcessor:
             TenantPool("chat template", THREADS, EACH),
         )
         self._grammars = TenantPool("grammar", GRAMMAR_THREADS)
-        self._guides = GuideCompiler(text.tokenizer_json, info.vocab_size, info.eos_ids, text.tool_template)
+        self._guides = GuideCompiler(
+            text.tokenizer_json, info.vocab_size, info.eos_ids, text.tool_template, text.calls
+        )
 
     def limits_of(self, tenant: str) -> Limits:
         """Limits of a sequence of this tenant: alone, and with a draft, it fits into the tenant's KV budget."""

@@ -17,6 +17,7 @@ from opensled.core.messages import MATCH, ModelInfo, Open, is_chat
 from opensled.core.penalties import require_served
 from opensled.drafting.status import DraftStatus
 from opensled.text.answer_text import AnswerText
+from opensled.text.call_forms import call_marks
 from opensled.text.thinking import reader_of
 from opensled.text.tokenizer import TargetTokenizer
 from verify_server.front.client_guard import CALLER, Caller
@@ -68,7 +69,8 @@ class ServerBackend:
 
     async def _answer(self, caller: Caller, task: Task) -> AsyncGenerator[Chunk, None]:
         model = self._sequences.model()
-        text = AnswerText(model.tokenizer, task.stop, model.info.eos_ids)
+        marks = call_marks(task.guide, model.info.calls)
+        text = AnswerText(model.tokenizer, task.stop, model.info.eos_ids, marks)
         tools = task.guide.callable if task.guide else ()
         reads = partial(reader_of, model.info.thoughts, model.tokenizer, tools=tools)
         is_read = is_chat(task.prompt)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from hw_profiles.step_cost import Roofline, StepCost
-from opensled.core.messages import ChatMessage, Tool
+from opensled.core.messages import CallForm, ChatMessage, Tool
 from opensled.models.store import is_name, model_path
 from verify_server.engine.base import EngineInfo, TargetEngine
 from verify_server.engine.costs import measure
@@ -24,6 +24,7 @@ class TextCodec(Protocol):
     tokenizer_hash: str  # sha256 of it, hex
     chat_template: str  # "" if the target has none
     tool_template: str  # that of chats with tools, mostly the same
+    calls: CallForm | None  # how its model writes calls of tools; None = in a form that is not known
     template_variables: tuple[str, ...]  # that they read, besides what every chat gives them
     eos_ids: tuple[int, ...]  # ends of a turn, by all files that state one
     vocab_size: int  # ids that the tokenizer knows

@@ -318,6 +318,7 @@ def describe(
         aliases=aliases,
         template_variables=text.template_variables,
         thoughts=thought_tags(text.chat_template) or thought_tags(text.tool_template),
+        calls=text.calls,
     )
 
 

@@ -1,14 +1,14 @@
 """The input of a target's chat template: messages and tools in the form that the template reads; without a tokenizer.
 
 A template that does not mention tools gets them as a system text, and earlier calls and results as plain text, so that
-any chat model can be asked to call one. The form of calls follows the template: between `CALL_TAGS` if it uses them
-(Hermes, Qwen 2.5 and 3), else a bare JSON object.
+any chat model can be asked to call one. How its model writes calls, the template shows (call_probe.py).
 """
 
 import json
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -17,14 +17,16 @@ from opensled.core.bounds import require_unicode
 from opensled.core.errors import InvalidRequest, Unsupported
 from opensled.core.messages import ChatMessage, Tool, ToolCall
 from opensled.core.template_variables import RESERVED
-from opensled.text.answer_text import CALL_TAGS
+from opensled.process.fork_server import OverLimit
 from opensled.text.chat_contents import Turn
 from opensled.text.chat_forms import first_taken, one_leading, short_ids
-from opensled.text.chat_render import ChatRenderer
+from opensled.text.chat_render import ChatRenderer, TemplateRefused
 from opensled.text.families import KEYS
 from opensled.text.thinking import thoughts_by_key
+from verify_server.text.call_probe import find_form
 from verify_server.text.template_files import Templates
 
+CALL_TAGS = ("<tool_call>", "</tool_call>")  # around earlier calls as text, for templates that have these
 # Stands for a picture in the content of a turn while the template is fed: no text can hold it by chance or by intent,
 # and no change of cases changes it.
 PICTURE = f"<{secrets.randbits(128)}>"
@@ -57,6 +59,16 @@ class Chats:
         self._templates = templates
         names = {name for renderer in self._renderers.values() for name in renderer.require(origin)}
         self.variables = tuple(sorted(filter(_is_told, names))[:MAX_VARIABLES])
+        self.calls = find_form(templates.tools, self._show)
+
+    def _show(self, messages: Sequence[ChatMessage]) -> Iterator[str]:
+        """The texts of a chat by the template for tools, in the versions that it takes, calls as such."""
+        template = self._templates.tools
+        if not mentions(template, "tool_calls"):
+            return
+        for turns in template_input(messages, (), template)[0][:-1]:
+            with suppress(TemplateRefused, OverLimit):
+                yield self._renderers[template].render(turns, None)
 
     def render(
         self,
@@ -124,11 +136,6 @@ def valid_text(text: str) -> str:
 def mentions(template: str, name: str) -> bool:
     """Whether a template reads the variable or key `name`."""
     return re.search(rf"\b{name}\b", template) is not None
-
-
-def has_call_tags(template: str) -> bool:
-    """Whether the model of this template writes a tool call between `CALL_TAGS`, not as bare JSON."""
-    return CALL_TAGS[0] in template
 
 
 def parameters(tool: Tool) -> dict[str, Any]:
@@ -251,7 +258,7 @@ def _plain_text(message: ChatMessage, template: str) -> str:
 
 def _write_call(call: str, template: str) -> str:
     """A call as the model of this template writes it."""
-    return "\n".join((CALL_TAGS[0], call, CALL_TAGS[1])) if has_call_tags(template) else call
+    return "\n".join((CALL_TAGS[0], call, CALL_TAGS[1])) if CALL_TAGS[0] in template else call
 
 
 def _tools_text(functions: list[dict[str, Any]], template: str) -> str:

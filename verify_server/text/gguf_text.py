@@ -81,7 +81,7 @@ class GgufText:
         self.chat_template, self.tool_template = templates
         self.special_tokens = files.special() or _special(metadata)  # by the names in SPECIAL
         self._chats = Chats(templates, self.special_tokens, path, undefined=templates is not beside)
-        self.template_variables = self._chats.variables
+        self.template_variables, self.calls = self._chats.variables, self._chats.calls
         self._control = ControlTokens(self._tokenizer, templates)
         self.vocab_size = len(self._pieces)
         stated = (*gguf_ends.eos_ids(metadata), *files.ends(self._tokenizer))

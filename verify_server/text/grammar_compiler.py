@@ -23,7 +23,6 @@ from tokenizers import Tokenizer
 from opensled.core.distribution import GUIDE
 from opensled.core.errors import InvalidRequest, RequestError, Unsupported
 from opensled.process.fork_frames import ForkLimits
-from opensled.text.answer_text import CALL_TAGS
 from opensled.text.tokenizer import tokenizer_of
 from verify_server.text.tool_grammar import Grammar, GrammarPart
 
@@ -38,7 +37,6 @@ LIMITS = ForkLimits(seconds=2.0, memory=COMPILER_STACK + (128 << 20))
 MAX_STATES = 250_000  # of the lexer of one matcher; the library's own bound
 MAX_CAUSE = 200  # characters of llguidance's text in our messages; chosen
 HANDLER = "verify_server.text.grammar_compiler:answering"
-
 ANY = Grammar('start: answer\nanswer: %json {"type": "object"}', (), "")
 
 T = TypeVar("T")
@@ -55,9 +53,9 @@ class GrammarCompiler:
     def __init__(
         self, tokenizer_json: bytes, width: int, eos_ids: Sequence[int], marks: Sequence[str] = ()
     ) -> None:
-        """`marks`: of thoughts and channels; they are text for grammars, also where they are special tokens."""
+        """`marks`: of thoughts, channels and calls; they are text for grammars, also where they are special tokens."""
         self._tokenizer_json, self._width, self._eos_ids = tokenizer_json, width, tuple(eos_ids)
-        self._marks = (*marks, *CALL_TAGS)
+        self._marks = tuple(marks)
         self._vocabulary: LLTokenizer | None = None
         self._lock = threading.Lock()
 

@@ -26,8 +26,9 @@ from opensled.core.errors import (
     Unsupported,
     from_code,
 )
-from opensled.core.messages import Guide, Tool
+from opensled.core.messages import CallForm, Guide, Tool
 from opensled.process.fork_server import ForkServer, OverLimit
+from opensled.text.call_forms import BARE
 from opensled.text.families import marks_of
 from opensled.text.thinking import start_of, tail_of, thought_tags
 from verify_server.text.grammar_compiler import HANDLER, LIMITS, GrammarCompiler, question, short
@@ -212,10 +213,18 @@ class GuideCompiler:
     second fork.
     """
 
-    def __init__(self, tokenizer_json: bytes, width: int, eos_ids: Sequence[int], chat_template: str) -> None:
-        self._width, self._eos_ids, self._template = width, frozenset(eos_ids), chat_template
+    def __init__(
+        self,
+        tokenizer_json: bytes,
+        width: int,
+        eos_ids: Sequence[int],
+        chat_template: str,
+        calls: CallForm | None = BARE,
+    ) -> None:
+        """`calls`: how the model of the template writes them; None: in a form that is not known."""
+        self._width, self._eos_ids, self._calls = width, frozenset(eos_ids), calls
         self._tags = thought_tags(chat_template)
-        marks = marks_of(self._tags) if self._tags else ()
+        marks = (*(marks_of(self._tags) if self._tags else ()), *(calls or ()))
         self._compiler = GrammarCompiler(tokenizer_json, width, eos_ids, marks)
         self._forks = ForkServer(HANDLER, self._compiler.setup(), LIMITS)
         self.memory = GrammarMemory()
@@ -261,7 +270,7 @@ class GuideCompiler:
         alone = Guide(tools=(tool,), tool_choice="required")
         for coarse in range(COARSEST):
             try:
-                self._check(grammar_of(alone, self._template, {tool.name: coarse}))
+                self._check(grammar_of(alone, self._calls, {tool.name: coarse}))
             except (InvalidRequest, Unsupported):
                 continue
             return coarse
@@ -275,11 +284,13 @@ class GuideCompiler:
         tenant: str,
         thoughts: Thoughts | None,
     ) -> Constraint:
-        grammar = grammar_of(guide, self._template, coarse, thoughts)
+        grammar = grammar_of(guide, self._calls, coarse, thoughts)
         self._compiler.read_vocabulary(grammar.field)
         give_back = self.memory.take(tenant, self._check(grammar))
         try:
-            constraint = self._make_constraint(grammar, committed, tuple(filter(coarse.get, coarse)))
+            constraint = self._make_constraint(
+                grammar, committed, tuple(dict.fromkeys((*filter(coarse.get, coarse), *grammar.loose)))
+            )
         except BaseException:
             give_back()
             raise

@@ -27,7 +27,7 @@ class HFText:
         self.chat_template, self.tool_template = templates
         placeholder = _placeholder(folder, self._tokenizer)
         self._chats = Chats(templates, self._tokenizer.special_tokens_map, folder, placeholder)
-        self.template_variables = self._chats.variables
+        self.template_variables, self.calls = self._chats.variables, self._chats.calls
         self._control = ControlTokens(self._tokenizer.backend_tokenizer, templates, placeholder)
         self.vocab_size = len(self._tokenizer)
         pieces = self._tokenizer.convert_ids_to_tokens(range(self.vocab_size))

@@ -1,8 +1,9 @@
 """The grammar of a guided answer, in llguidance's Lark, from `response_format` and `tools`.
 
-Tool calls have the form of the chat template (verify_server/text/chat_template.py). With `tool_choice` "auto" answers
-are free text or calls; calls in tags may also follow free text. Bare JSON calls have no separator, so there is at most
-one: `parallel` allows several calls, but does not require them.
+Tool calls have the form of the chat template (opensled/text/call_forms.py). With `tool_choice` "auto" answers are free
+text or calls; calls that a mark begins may also follow free text. Beside a schema of the answer an answer is a call, or
+has that schema. Bare JSON calls have no separator, so there is at most one: `parallel` allows several calls, but does
+not require them.
 
 A model that thinks first does so freely: the grammar of the answer begins behind the end tag, and blanks.
 """
@@ -18,12 +19,13 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from opensled.core.errors import InvalidRequest, Unsupported
-from opensled.core.messages import Guide, ThoughtTags, Tool
-from opensled.text.answer_text import CALL_TAGS
+from opensled.core.messages import CallForm, Guide, ThoughtTags, Tool
+from opensled.text.call_forms import opening
 from opensled.text.families import CHANNELS, HARMONY
 from opensled.text.held_schema import beyond, reduce
 from opensled.text.thought_reader import Start
-from verify_server.text.chat_template import has_call_tags, parameters, parse_object
+from verify_server.text.call_rules import WHITESPACE, call_rules, free_text, unheld
+from verify_server.text.chat_template import parameters, parse_object
 
 # The compiler takes seconds to minutes for these, without a way to interrupt it: patterns of keys, each compared with
 # each other, and regular expressions that must all match the same text. Chosen: up to here it takes less.
@@ -45,8 +47,6 @@ ANNOTATIONS = {
     "$schema",
     "$comment",
 }
-# Models write JSON on one line with single spaces, or indented. Without a bound a model can pad for ever.
-WHITESPACE = r" |\n[ \t]{0,40}"
 EVERYWHERE = {"whitespace_pattern": WHITESPACE}
 BESIDE_SIGNS = {
     "whitespace_flexible": False,
@@ -55,20 +55,14 @@ BESIDE_SIGNS = {
         for name, sign in (("item", ","), ("key", ":"))
     },
 }
-# Marks of tool calls that are not JSON (Qwen3-Coder, GLM).
-FOREIGN_CALLS = ("<function=", "<arg_key>")
-
 # Allow every token whose bytes fit the grammar, not only those of the canonical tokenization.
 HEADER = '%llguidance {"no_forcing": true}'
 # Between the end of thoughts and the answer; without a bound a model can pad for ever.
 BLANKS = r"[ \t\r\n]{0,40}"
-# Free text: up to the first opening tag (`head` below is lazy), or without a brace at its beginning.
-TAGGED_TEXT = r"TEXT: /(.|\n)*/"
 # Heads of harmony's messages: of the answer, of a call up to the tool's name, of a call elsewhere; the end of a head.
 FINAL, TO_TOOL = r"<\|channel\|>final", r"( ?|(.|\n)*<\|(start|channel)\|>[a-z]* ?)to=functions\."
 ELSEWHERE = r"(.|\n)*<\|(start|channel)\|>[a-z]* ?to=[^f](.|\n)*"
 HEAD_ENDS = r"( ?<\|channel\|>(commentary|analysis))?( ?<\|constrain\|>)?( ?json)?<\|message\|>"
-BARE_TEXT = r"TEXT: /[ \t\r\n]*([^{ \t\r\n](.|\n)*)?/"
 
 
 @dataclass(frozen=True)
@@ -87,6 +81,7 @@ class Grammar:
     lark: str
     parts: tuple[GrammarPart, ...]
     field: str  # the request field that asked for a grammar
+    loose: tuple[str, ...] = ()  # tools whose arguments the form of calls lets be more than their schemas say
 
 
 @dataclass(frozen=True)
@@ -98,9 +93,12 @@ class Thoughts:
 
 
 def grammar_of(
-    guide: Guide, template: str, coarse: Mapping[str, int] | None = None, thoughts: Thoughts | None = None
+    guide: Guide,
+    form: CallForm | None,
+    coarse: Mapping[str, int] | None = None,
+    thoughts: Thoughts | None = None,
 ) -> Grammar:
-    """The grammar of a guide for the model of a chat template; `thoughts`: None = nothing comes before it.
+    """The grammar of a guide for a model that writes calls in this form; `thoughts`: None = nothing comes before it.
 
     `coarse`: the names of tools, without `strict`, that are held less closely: at 1 without what takes the compiler
     longest, at 2 their arguments are any object.
@@ -113,11 +111,13 @@ def grammar_of(
         return Grammar("\n".join([HEADER, *rules]), tuple(parts), field)
     if field == "response_format":
         part = _answer_part(guide)
-        rules, parts = ["start: answer", f"answer: %json {part.schema}"], [part]
+        rules, parts, loose = ["start: answer", f"answer: %json {part.schema}"], [part], tuple[str, ...]()
+    elif form is None:
+        raise Unsupported("this target writes its tool calls in a form without a known grammar", field)
     else:
-        rules, parts = _tools_rules(guide, template, coarse or {})
+        rules, parts, loose = _tools_rules(guide, form, coarse or {})
     rules = [HEADER, *(_behind(thoughts, rules) if thoughts else rules)]
-    return Grammar("\n".join(rules), tuple(parts), field)
+    return Grammar("\n".join(rules), tuple(parts), field, loose)
 
 
 def _behind(thoughts: Thoughts, rules: Sequence[str]) -> list[str]:
@@ -142,38 +142,28 @@ def _behind(thoughts: Thoughts, rules: Sequence[str]) -> list[str]:
 
 
 def _tools_rules(
-    guide: Guide, template: str, coarse: Mapping[str, int]
-) -> tuple[list[str], list[GrammarPart]]:
-    tools = _callable(guide)
-    tagged = has_call_tags(template)
-    if any(mark in template for mark in FOREIGN_CALLS):
-        raise Unsupported("this target writes its tool calls in a form without a known grammar", "tools")
-    arguments = [_arguments(tool, coarse.get(tool.name, 0)) for tool in tools]
-    calls = [
-        _call_schema(tool, each, number)
-        for number, (tool, each) in enumerate(zip(tools, arguments, strict=True))
-    ]
+    guide: Guide, form: CallForm, coarse: Mapping[str, int]
+) -> tuple[list[str], list[GrammarPart], tuple[str, ...]]:
+    """The rules, what errors may name, and the tools whose arguments the form cannot hold to all of their schemas."""
+    tools = {tool.name: _arguments(tool, coarse.get(tool.name, 0)) for tool in _callable(guide)}
     parts = [
-        GrammarPart(f"the parameters of tool {tool.name!r}", "tools", _schema_text(each, "tools"))
-        for tool, each in zip(tools, arguments, strict=True)
+        GrammarPart(f"the parameters of tool {name!r}", "tools", _schema_text(each, "tools"))
+        for name, each in tools.items()
     ]
-    rules = [f"object: %json {_schema_text({'anyOf': calls}, 'tools')}"]
-    rules += _tagged_calls(guide.parallel) if tagged else ["calls: object"]
+    rules = call_rules(form, tools, guide.parallel, lambda each: _schema_text(each, "tools"))
     if guide.tool_choice == "required":
         rules.append("start: calls")
     elif guide.json_schema:
-        if not tagged:
-            raise Unsupported(
-                "this target's tool calls cannot be told from an answer with a schema; leave one of them out",
-                "response_format",
-            )
         parts.append(_answer_part(guide))
-        rules += ["start: answer | calls", f"answer: %json {parts[-1].schema}"]
-    elif tagged:
-        rules += ["start: TEXT | head body more", f'head[lazy]: TEXT "{CALL_TAGS[0]}"', TAGGED_TEXT]
+        bare = (form.first + form.head).startswith("{")  # as the answer may
+        schema = _either(form, tools, parts[-1].schema) if bare else parts[-1].schema
+        rules += ["start: answer" if bare else "start: answer | calls", f"answer: %json {schema}"]
+    elif mark := opening(form):
+        lead = f'head[lazy]: TEXT "{mark}"'
+        rules += ["start: TEXT | head rest_of_calls", lead, free_text(form, ())]
     else:
-        rules += ["start: TEXT | calls", BARE_TEXT]
-    return rules, parts
+        rules += ["start: TEXT | calls", free_text(form, tuple(tools))]
+    return rules, parts, tuple(name for name, each in tools.items() if unheld(form, each))
 
 
 def _channel_rules(guide: Guide, coarse: Mapping[str, int]) -> tuple[list[str], list[GrammarPart]]:
@@ -198,15 +188,19 @@ def _channel_rules(guide: Guide, coarse: Mapping[str, int]) -> tuple[list[str], 
     return [*rules, f"call: {' | '.join(calls)}"], parts
 
 
-def _tagged_calls(parallel: bool) -> list[str]:
-    """Rules of calls as Hermes and Qwen write them: each on its own lines, the next one after a line break."""
-    start, end = CALL_TAGS
-    return [
-        "calls: call more",
-        f'call: "{start}" body',
-        rf'body: "\n" object "\n{end}"',
-        r'more: ("\n" call)*' if parallel else 'more: ""',
+def _either(form: CallForm, tools: Mapping[str, dict[str, Any]], answer: str) -> str:
+    """A schema of the answer, or of a call that is JSON without a mark; each has an `$id` for its own references."""
+    name, arguments = re.findall(r'"(\w+)":', form.head + form.middle)
+    calls = [
+        {
+            "type": "object",
+            "properties": {name: {"const": tool}, arguments: {**schema, "$id": f"tool:{number}"}},
+            "required": [name, arguments],
+            "additionalProperties": False,
+        }
+        for number, (tool, schema) in enumerate(tools.items())
     ]
+    return _schema_text({"anyOf": [{**json.loads(answer), "$id": "answer"}, *calls]}, "response_format")
 
 
 def _callable(guide: Guide) -> tuple[Tool, ...]:
@@ -237,16 +231,6 @@ def _reduce_schema(
     if strict and found.left_out:
         raise Unsupported(f"{what}: {beyond(*next(iter(found.left_out.items())))}", field)
     return found.schema
-
-
-def _call_schema(tool: Tool, arguments: dict[str, Any], number: int) -> dict[str, Any]:
-    """An object like {"name": ..., "arguments": {...}}; its own `$id` keeps the schema's references inside it."""
-    return {
-        "type": "object",
-        "properties": {"name": {"const": tool.name}, "arguments": {**arguments, "$id": f"tool:{number}"}},
-        "required": ["name", "arguments"],
-        "additionalProperties": False,
-    }
 
 
 def _answer_part(guide: Guide) -> GrammarPart:
