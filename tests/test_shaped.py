@@ -93,7 +93,7 @@ async def answers(engine, text, prompt, params, guide, storm):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_shaped_answer_is_the_shaped_targets_own(exact64, text, shape, sampling, storm):
     guide, biases = SHAPES[shape]
-    params = SamplingParams(**sampling, **biases, seed=5, max_tokens=60)
+    params = SamplingParams(**sampling, **biases, seed=5, max_tokens=150)
     prompt = text.render(CHAT, guide.tools if guide else ())
     tokens, rows = expected(text, prompt, params, guide)
     for answer in asyncio.run(answers(exact64, text, prompt, params, guide, storm)):
