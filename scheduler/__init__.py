@@ -1,7 +1,7 @@
 """Scheduling policies: pure functions from a snapshot to a plan. No clock, torch, grpc or ray here."""
 
 from opensled.core.errors import UsageError
-from opensled.core.registry import Registry
+from opensled.process.registry import Registry
 from scheduler.plan import PolicyOptions, SchedulingPolicy
 
 POLICIES = Registry(

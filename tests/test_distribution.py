@@ -15,9 +15,9 @@ import pytest
 from opensled.cli import main as cli
 from opensled.cli.config_file import read_file
 from opensled.cli.verbs import VERBS
-from opensled.core import distribution
 from opensled.core.errors import UsageError
-from opensled.core.registry import remedy_of
+from opensled.process import distribution
+from opensled.process.registry import remedy_of
 from tests.absent import without
 from tests.layers import EVERYTHING, PLUG_INS
 from tests.test_layers import _imports, _module, _room, _sources
@@ -57,7 +57,7 @@ OF_SERVERS = {
 # Where commands that install OpenSLED may stand: the helper, the page, the home's page whose check types them, and
 # files that install it themselves.
 SPELLED_IN = {
-    "opensled/core/distribution.py",
+    "opensled/process/distribution.py",
     "docs/install.md",
     "docs/home.md",
     "tests/home_check.py",

@@ -18,8 +18,8 @@ from edge_client.doctor import model_files as files
 from edge_client.doctor.doctor import _choose_drafter
 from edge_client.doctor.finding import LONGEST, fail, guard, in_thread, ok, plain, warn
 from hw_profiles.detect import container_share
-from opensled.core import distribution
 from opensled.core.errors import NotFound
+from opensled.process import distribution
 from tests.terminal import Screen
 
 NOBODY = "127.0.0.1:1"

@@ -11,10 +11,10 @@ from edge_client.device.known_drafts import choose_drafter
 from edge_client.doctor import crash, draft
 from edge_client.doctor.crash import REBUILD
 from edge_client.doctor.server_checks import ServerReport
-from opensled.core import distribution
 from opensled.core.errors import NotFound, VocabularyMismatch
 from opensled.core.vocabulary import fingerprint
 from opensled.models.llama_api import BUILT, PREBUILT
+from opensled.process import distribution
 from tests.absent import without
 from tests.five_tokenizers import family, tokenizer_json
 from tests.tiny_drafts import tiny_info

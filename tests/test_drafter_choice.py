@@ -12,8 +12,8 @@ from edge_client.device.drafter_choice import FittingFactory
 from edge_client.device.known_drafts import choose_drafter
 from opensled.core.errors import NotFound, UsageError, VocabularyMismatch
 from opensled.core.messages import ModelInfo
-from opensled.core.registry import Registry
 from opensled.core.vocabulary import fingerprint
+from opensled.process.registry import Registry
 from tests.five_tokenizers import family
 from tests.tiny_drafts import tiny_info, tiny_tokenizer
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from opensled.core.messages import DraftBlock
+from opensled.core.trees import depth_first, path_to, without_twins
 from opensled.models.llama import LlamaModel
 from opensled.models.step_threads import StepThreads
 from tests.test_llamacpp_engine import BLOCK, FAMILIES, NUM_BLOCKS, assert_close, tokens_of
@@ -25,7 +26,6 @@ from verify_server.engine.llamacpp import llama_engine as llamacpp
 from verify_server.engine.llamacpp.llama_batch import LlamaPiece
 from verify_server.engine.llamacpp.llama_cache import LlamaCache
 from verify_server.engine.llamacpp.llama_engine import BRANCHES, LlamaCppEngine
-from verify_server.engine.trees import depth_first, path_to, without_twins
 from verify_server.kv.blocks import BlockPool, BlockTable, OutOfBlocks
 
 MOST = 20  # tokens of a tree

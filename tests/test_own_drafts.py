@@ -11,6 +11,7 @@ from hw_profiles.drafting_cost import DraftingCostModel
 from hw_profiles.step_cost import DraftingCost, HardwareProfile
 from opensled.core.errors import InvalidRequest
 from opensled.core.messages import Draft, DraftBlock, DraftToken
+from opensled.core.trees import confidences, likeliest_first, list_trials, together
 from opensled.wire import codec
 from scheduler.confidences import ConfidenceCalibration
 from scheduler.estimates import DeviceBook, Forecast
@@ -18,7 +19,6 @@ from scheduler.goodput.policy import Goodput
 from scheduler.goodput.state import GoodputState
 from scheduler.plan import SessionView, Slice, Snapshot
 from tests.test_goodput_rules import COMPUTES, FAR, GOOD, HOPELESS, NOW, READS, WAIT, drafting, plan, view
-from verify_server.engine.trees import confidences, likeliest_first, list_trials, together
 from verify_server.round.drafter import Proposal
 from verify_server.round.server_source import ServerDrafts
 

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opensled.core.messages import DraftBlock, DraftToken, SamplingParams
+from opensled.core.trees import path_to, together
 from scheduler.estimates import DeviceBook
 from scheduler.fcfs import Fcfs
 from tests.fakes import FakeEngine, OracleDrafter, next_token
 from tests.test_server_drafters import EXPECTED, counted, engine
 from verify_server.engine.base import EngineInfo
-from verify_server.engine.trees import path_to, together
 from verify_server.round.draft_stage import DraftStage
 from verify_server.round.drafter import Ask, Proposal, ServerDrafter
 from verify_server.round.offer import NO_DRAFT, DraftLimits

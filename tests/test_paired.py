@@ -22,8 +22,8 @@ from home.pairing.pair_device import _place, pair_first
 from opensled.cli import config, config_command, paired
 from opensled.cli.main import main, parse_flags
 from opensled.core.errors import UsageError
-from opensled.core.registry import remedy
 from opensled.net.address import MDNS
+from opensled.process.registry import remedy
 from tests.certificates import AUTHORITY, written
 from verify_server.options.serve_config import ServeConfig
 

@@ -17,10 +17,10 @@ from edge_client.drafters import DRAFTERS, llamacpp
 from opensled.core.errors import UsageError
 from opensled.core.messages import SamplingParams
 from opensled.core.noise import noise_key
-from opensled.core.registry import Registry, remedy
 from opensled.core.sampling import Sampler
 from opensled.models import llama, llama_api
 from opensled.models.llama_api import BUILT, FUNCTIONS, PREBUILT
+from opensled.process.registry import Registry, remedy
 from tests import test_model_drafters
 from tests.absent import without
 from tests.drafter_contract import ids, pull

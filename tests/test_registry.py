@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from opensled.core import registry
 from opensled.core.errors import UsageError
-from opensled.core.registry import Registry, remedy
+from opensled.process import registry
+from opensled.process.registry import Registry, remedy
 
 if sys.version_info >= (3, 11):
     import tomllib

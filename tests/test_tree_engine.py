@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from opensled.core.messages import Draft, DraftBlock, Guide, SamplingParams
 from opensled.core.noise import noise_key
+from opensled.core.trees import depth_first, without_twins
 from opensled.models.store import model_path
 from scheduler.plan import Slice
 from tests.hypothesis_profiles import tried
@@ -31,7 +32,6 @@ from verify_server.engine.torch import geometry
 from verify_server.engine.torch.packing import Geometry
 from verify_server.engine.torch.sdpa_groups import GATHER_TOKENS
 from verify_server.engine.torch.torch_engine import TorchEngine, load
-from verify_server.engine.trees import depth_first, without_twins
 from verify_server.kv.blocks import BlockPool, BlockTable
 from verify_server.riders.guide import GuideMasks
 from verify_server.round.offer import DraftLimits

@@ -6,9 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opensled.core.messages import DraftBlock
-from tests.hypothesis_profiles import tried
-from tests.tree_drafts import paths, shapes
-from verify_server.engine.trees import (
+from opensled.core.trees import (
     depth,
     depth_first,
     depths,
@@ -19,6 +17,8 @@ from verify_server.engine.trees import (
     runs,
     without_twins,
 )
+from tests.hypothesis_profiles import tried
+from tests.tree_drafts import paths, shapes
 
 
 @tried(200)

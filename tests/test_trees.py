@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hw_profiles.step_cost import HardwareProfile
 from opensled.core.errors import InvalidRequest, Unsupported
 from opensled.core.messages import Draft, DraftBlock, DraftToken, SparseDistribution, Verdict
+from opensled.core.trees import depth_first, without_twins
 from scheduler.estimates import Forecast
 from scheduler.goodput.policy import Goodput
 from scheduler.plan import SessionView, Slice, Snapshot
@@ -22,7 +23,6 @@ from tests.sessions import changed
 from tests.test_session import Bench
 from tests.tree_drafts import grown, longest_agreeing, paths, tree
 from tests.views import viewed
-from verify_server.engine.trees import depth_first, without_twins
 from verify_server.kv.blocks import BlockTable, OutOfBlocks
 from verify_server.riders.answer_logprobs import AnswerLogprobs
 from verify_server.round.budget import Quota

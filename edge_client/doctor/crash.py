@@ -6,8 +6,8 @@ import signal
 
 from edge_client.doctor.finding import Finding, fail
 from edge_client.doctor.install import version_of
-from opensled.core import distribution
 from opensled.models.llama_api import BUILT, PREBUILT
+from opensled.process import distribution
 
 ONNX = "onnxruntime"
 # Its wheel for aarch64 asks for more than a Cortex-A72 has; those around it run there (deploy/aarch64_check.sh).

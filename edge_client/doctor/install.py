@@ -14,9 +14,9 @@ from edge_client.device.config import DeviceConfig
 from edge_client.device.known_drafts import Config, without_model
 from edge_client.doctor.finding import Finding, fail, ok, warn
 from edge_client.drafters.threads import model_drafter
-from opensled.core import distribution
-from opensled.core.registry import remedy
 from opensled.models import llama_api
+from opensled.process import distribution
+from opensled.process.registry import remedy
 
 OLDEST_PYTHON = (3, 10)
 # extra -> (a module of it, its purpose). `find_spec` does not import torch.

@@ -12,11 +12,11 @@ from edge_client.doctor.certificate import check_tls
 from edge_client.doctor.finding import Finding, fail, ok, plain, report_error, warn
 from edge_client.doctor.network import SECONDS, check_connection, check_name, check_plain
 from edge_client.doctor.round_trips import jitter, round_trips
-from opensled.core.distribution import GUIDE, UPDATE_SERVER
 from opensled.core.errors import Loading, OpenSledError, Unauthorized, Unreachable
 from opensled.core.files import user_path
 from opensled.core.messages import ModelInfo
 from opensled.net.address import host_port, is_local
+from opensled.process.distribution import GUIDE, UPDATE_SERVER
 
 PROBES, PROBE_SECONDS = 10, 4.0  # calls to measure the round trip with, and how long at most
 NO_DRAFTS = "none"  # the --drafter that proposes nothing

@@ -2,7 +2,7 @@
 
 import re
 
-from opensled.core.registry import Registry
+from opensled.process.registry import Registry
 
 DRAFTERS = Registry(
     "drafter",

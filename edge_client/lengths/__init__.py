@@ -2,7 +2,7 @@
 
 from edge_client.lengths.base import DraftLengthPolicy, LengthOptions
 from opensled.core.errors import UsageError
-from opensled.core.registry import Registry
+from opensled.process.registry import Registry
 
 LENGTH_POLICIES = Registry(
     "draft-length policy",

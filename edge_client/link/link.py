@@ -16,11 +16,11 @@ from edge_client.link.bearer import watched_token
 from edge_client.link.link_errors import explain
 from edge_client.link.link_presence import presence
 from edge_client.link.moves import destination
-from opensled.core.distribution import UPDATE_SERVER
 from opensled.core.errors import InvalidRequest, OpenSledError, ProtocolError, Unreachable, Unsupported
 from opensled.core.files import CLIENT_FLAGS, Identity, read_authorities, read_identity
 from opensled.core.messages import ClientMessage, ModelInfo, Opened, ServerMessage
 from opensled.net.outward import grpc_way, system_authorities
+from opensled.process.distribution import UPDATE_SERVER
 from opensled.process.watched_file import Watched
 from opensled.v1 import verify_pb2_grpc
 from opensled.wire import codec

@@ -11,10 +11,10 @@ from typing import Any
 
 from opensled.cli.config import Option, options
 from opensled.cli.main import CONFIGS, VERBS, parse_flags
-from opensled.core import distribution
 from opensled.core.errors import NotFound, UsageError
 from opensled.core.files import user_path
 from opensled.models.store import can_be_fetched
+from opensled.process import distribution
 
 PATHS = ("FILE", "FOLDER")  # values of these kinds are paths
 MODEL = "MODEL"  # a value of this kind may be one

@@ -5,7 +5,7 @@
 Each figure is one file with `measure(quick) -> Figure`. Contenders run interleaved in one run, every repeat is kept.
 """
 
-from opensled.core.registry import Registry
+from opensled.process.registry import Registry
 
 NAMES = (
     *("rounds", "edge_loop", "ragged", "memory", "planner"),

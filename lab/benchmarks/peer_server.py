@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import httpx
 
 from lab.testbed.process_guard import guard
-from opensled.core import distribution
 from opensled.core.errors import NotFound, OpenSledError
+from opensled.process import distribution
 
 START_S = 60.0
 SPECULATIVE = ("none", "ngram_simple", "ngram_map_k", "ngram_map_k4v", "ngram_mod", "ngram_cache")

@@ -19,8 +19,8 @@ from lab.testbed.demo_view import REAL, DemoView
 from lab.testbed.forcing import Followed, follow
 from lab.testbed.gguf_reference import GgufReference
 from lab.testbed.processes import QUIET, Process, exit_on_signals
-from opensled.core import distribution
 from opensled.models.store import is_here, model_path
+from opensled.process import distribution
 from verify_server.engine.torch import loading
 
 MODEL_ID = "smollm2"

@@ -10,10 +10,10 @@ from typing import Any, NoReturn
 import opensled
 from opensled.cli.colour import prepare_streams
 from opensled.cli.verbs import VERBS
-from opensled.core import distribution
 from opensled.core.errors import INTERRUPTED, OpenSledError, UsageError
-from opensled.core.registry import Registry, remedy_of
 from opensled.core.suggestion import did_you_mean, nearest
+from opensled.process import distribution
+from opensled.process.registry import Registry, remedy_of
 
 CONFIGS = Registry("command", {name: verb.config for name, verb in VERBS.items()})
 RUNS = Registry("command", {name: verb.run for name, verb in VERBS.items()})

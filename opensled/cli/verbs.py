@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from opensled.core import distribution
+from opensled.process import distribution
 
 
 @dataclass(frozen=True)

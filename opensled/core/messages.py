@@ -5,12 +5,12 @@ Positions count from 0 at the first prompt token; a `base` is a number of commit
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeGuard
 
 from opensled.core.errors import InvalidRequest, OpenSledError, RequestError, from_code
 from opensled.core.images import Image, ImageFacts, TurnImage
-from opensled.core.registry import split_name
 
 MATCH = "match"  # the default acceptance rule
 GUIDE = "guide"  # the capability of a server whose answers can be guided (`Open.guide`)
@@ -26,6 +26,14 @@ MAX_TOP_LOGPROBS = 20  # OpenAI's limit
 MAX_PROMPT_LOGPROBS = 1 << 19
 MAX_PACE = 1e6  # tokens/s
 MAX_DEVICE = 64  # bytes of the name of a device
+
+
+def split_name(asked: str, names: Iterable[str]) -> tuple[str, str] | None:
+    """The name among `names` that `asked` begins with, and the options after its colon; None = unknown."""
+    for name in names:
+        if asked == name or asked.startswith(f"{name}:"):
+            return name, asked[len(name) + 1 :]
+    return None
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from opensled.core import distribution
 from opensled.core.errors import UnsupportedModel
 from opensled.models import llama_api
+from opensled.process import distribution
 
 llama_cpp: Any = llama_api.load()
 

@@ -23,8 +23,8 @@ from ray.actor import ActorHandle
 from ray.exceptions import RayActorError, RayError
 
 from opensled.core.errors import EngineError, OpenSledError, Unreachable, UsageError
-from opensled.core.registry import Registry
 from opensled.net.address import join_host_port
+from opensled.process.registry import Registry
 from scheduler.cluster import ray_guard
 from scheduler.cluster.directory import WatchedDirectory
 from scheduler.cluster.leftovers import end_leftovers, own_folder

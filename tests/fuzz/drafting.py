@@ -7,6 +7,8 @@ from functools import cache
 
 from opensled.core.errors import OpenSledError
 from opensled.core.messages import Draft, DraftBlock, DraftToken
+from opensled.core.trees import confidences as confidences_of
+from opensled.core.trees import likeliest_first, list_trials, path_to, without_twins
 from opensled.v1 import verify_pb2 as pb
 from opensled.wire import codec
 from scheduler.estimates import DeviceBook, DraftEstimate
@@ -14,8 +16,6 @@ from tests.fakes import continuation
 from tests.fuzz import messages
 from tests.fuzz.choices import Choices
 from tests.fuzz.rooms import Room
-from verify_server.engine.trees import confidences as confidences_of
-from verify_server.engine.trees import likeliest_first, list_trials, path_to, without_twins
 from verify_server.round.drafter import Ask, Proposal, ServerDrafter
 
 OPEN = messages.plain_open().SerializeToString()

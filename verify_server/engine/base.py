@@ -12,7 +12,7 @@ from opensled.core.errors import EngineError, NonFiniteLogits, Unsupported, Unsu
 from opensled.core.images import ImageFacts
 from opensled.core.messages import SamplingParams, SparseDistribution, TokenLogprobs
 from opensled.core.penalties import Emitted
-from verify_server.engine.trees import depths
+from opensled.core.trees import depths
 
 # For each row the ids that may follow: bit v % 8 of byte v // 8 belongs to id v. None: every id may.
 Masks = Sequence[bytes] | None

@@ -1,6 +1,6 @@
 """Engines and drafters by name: a new one is one file and one line here; `their.module:callable` names another."""
 
-from opensled.core.registry import Registry
+from opensled.process.registry import Registry
 
 # How engine torch computes attention (attention.py); "auto" = the fastest that passes its test on this machine. The one
 # that is left out here gathers as no server should: `gather`, for tests.

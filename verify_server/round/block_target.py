@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from opensled.core.trees import runs
 from scheduler.plan import Slice
 from verify_server.engine.base import Segment, TargetEngine
-from verify_server.engine.trees import runs
 from verify_server.kv.block_memory import BlockMemory
 from verify_server.kv.blocks import BlockPool
 from verify_server.round.draft_stage import DraftStage

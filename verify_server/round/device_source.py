@@ -6,10 +6,10 @@ from collections import deque
 from math import inf
 
 from opensled.core.messages import Draft, DraftBlock, HintReason
+from opensled.core.trees import depth
 from opensled.core.turns import Turn
 from scheduler.estimates import DraftEstimate
 from scheduler.plan import OfferView, Slice
-from verify_server.engine.trees import depth
 from verify_server.round.budget import DraftBudget
 from verify_server.round.offer import DraftLimits, Offer
 from verify_server.round.source import DraftSource

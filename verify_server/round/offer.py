@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from opensled.core.messages import Draft, DraftBlock
-from verify_server.engine.trees import depth_first, no_deeper, no_wider
+from opensled.core.trees import depth_first, no_deeper, no_wider
 
 NO_DRAFT = DraftBlock(0)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hw_profiles.fading import FadingRatio
 from hw_profiles.speculation import tokens_beside
 from opensled.core.messages import DraftBlock
+from opensled.core.trees import depth
 from scheduler.estimates import DraftEstimate, Forecast
 from scheduler.plan import NO_OFFER, OfferView
-from verify_server.engine.trees import depth
 from verify_server.kv.memory import SequenceMemory
 from verify_server.round.budget import DraftBudget
 from verify_server.round.drafter import Proposal

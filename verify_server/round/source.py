@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from opensled.core.messages import Draft, DraftBlock
 from opensled.core.protocol import follow_path
-from scheduler.estimates import DraftEstimate
-from verify_server.engine.trees import (
+from opensled.core.trees import (
     confidences,
     depth,
     likeliest_first,
@@ -13,6 +12,7 @@ from verify_server.engine.trees import (
     observed_part,
     without_twins,
 )
+from scheduler.estimates import DraftEstimate
 from verify_server.round.budget import DraftBudget
 from verify_server.round.offer import NO_DRAFT, NOTHING, DraftLimits, Offer, Text
 

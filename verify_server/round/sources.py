@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from opensled.core.messages import DraftBlock
 from opensled.core.protocol import follow_path
+from opensled.core.trees import together
 from scheduler.plan import Slice
-from verify_server.engine.trees import together
 from verify_server.round.device_source import DeviceDrafts
 from verify_server.round.offer import NO_DRAFT, NOTHING, DraftLimits, Offer, Text
 from verify_server.round.sequence import Sequence

@@ -1,6 +1,6 @@
 """Acceptance rules by name: which prefix of a draft stands. One file each, pure Python over Scores."""
 
-from opensled.core.registry import Registry
+from opensled.process.registry import Registry
 
 RULES = Registry(
     "rule",

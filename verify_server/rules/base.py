@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from opensled.core.errors import InvalidRequest
 from opensled.core.messages import DraftToken, SamplingParams, SparseDistribution, TokenLogprobs
+from opensled.core.trees import depth
 from verify_server.engine.base import EmittedRows, Masks, SampleRequest, Scores, TargetEngine
-from verify_server.engine.trees import depth
 
 
 class DraftCheck(NamedTuple):

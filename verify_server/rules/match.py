@@ -6,7 +6,7 @@ only equality is checked. Gumbel coupling: arXiv 2408.07978; greedy verification
 
 from opensled.core.messages import DraftBlock
 from opensled.core.protocol import child_with, common_prefix
-from verify_server.engine.trees import run_after
+from opensled.core.trees import run_after
 from verify_server.rules.base import (
     AcceptanceResult,
     AcceptanceRule,

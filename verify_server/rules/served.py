@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from opensled.core.errors import Unsupported, UsageError
-from opensled.core.messages import RuleFacts
-from opensled.core.registry import split_name
+from opensled.core.messages import RuleFacts, split_name
 from verify_server.engine.base import TargetEngine
 from verify_server.rules import RULES
 from verify_server.rules.base import AcceptanceRule

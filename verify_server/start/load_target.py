@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hw_profiles.detect import usable_cores
-from opensled.core import distribution
 from opensled.core.errors import NotFound, UnsupportedModel, UsageError
 from opensled.core.messages import ChatMessage
 from opensled.models.model_kind import is_gguf
 from opensled.models.store import has_file, is_hub_id, missing, model_file, model_path
+from opensled.process import distribution
 from opensled.process.load_thread import in_thread_that_ends
 from opensled.process.logs import tell, tell_long
 from verify_server.options.serve_config import ServeConfig

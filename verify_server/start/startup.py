@@ -5,9 +5,9 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 from opensled.cli.config import options
-from opensled.core.registry import remedy
 from opensled.net.address import host_port, is_loopback, join_host_port
 from opensled.process.logs import announce, tell
+from opensled.process.registry import remedy
 from verify_server.engine.base import EngineInfo
 from verify_server.options.serve_config import ServeConfig
 from verify_server.round.loaded_model import LoadedModel

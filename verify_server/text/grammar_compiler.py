@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tokenizers import Tokenizer
 
-from opensled.core.distribution import GUIDE
 from opensled.core.errors import InvalidRequest, RequestError, Unsupported
+from opensled.process.distribution import GUIDE
 from opensled.process.fork_frames import ForkLimits
 from opensled.text.tokenizer import tokenizer_of
 from verify_server.text.tool_grammar import Grammar, GrammarPart

@@ -13,8 +13,8 @@ import numpy as np
 from lab.testbed.recordings import PAIRS, recording
 from lab.testbed.target_text import text_of
 from lab.testbed.traces import ItemTrace, eos_ids, read_traces
+from opensled.core.trees import path_to
 from verify_server.engine.base import MAX_TREE, EngineInfo, SampleRequest, Scores, Segment, TargetEngine
-from verify_server.engine.trees import path_to
 from verify_server.options.serve_config import ServeConfig
 from verify_server.round.loaded_model import ServedModel
 

@@ -1,6 +1,6 @@
 """Draft heads: small networks that read the target's hidden states and draft several tokens."""
 
-from opensled.core.registry import Registry
+from opensled.process.registry import Registry
 
 # By `HeadShape.kind`: a new one is one file and one line here. An entry is called with a `HeadShape` and returns a
 # `DraftHead`.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from verify_server.engine.trees import depths, path_to, runs
+from opensled.core.trees import depths, path_to, runs
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ import numpy as np
 
 from hw_profiles.detect import usable_cores
 from opensled.core.errors import EngineError
+from opensled.core.trees import runs
 from opensled.models import llama, step_threads
 from opensled.models.llama import LlamaModel
 from opensled.models.step_threads import StepThreads
@@ -29,7 +30,6 @@ from verify_server.engine.llamacpp.llama_sequences import Sequences
 from verify_server.engine.llamacpp.llama_settings import BLOCK
 from verify_server.engine.load_progress import tell_read, told_tested
 from verify_server.engine.numpy_scores import NumpyScores
-from verify_server.engine.trees import runs
 
 BRANCHES = MAX_TREE  # sequences for branches of draft trees; those of sessions come before them
 SEQUENCES = MAX_SEQUENCES - BRANCHES - 1  # the last one is what parked text passes through

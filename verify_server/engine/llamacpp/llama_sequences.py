@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from opensled.core.errors import EngineError
+from opensled.core.trees import path_to, run_after, runs
 from verify_server.engine.base import Segment
-from verify_server.engine.trees import path_to, run_after, runs
 
 
 class Content(NamedTuple):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from opensled.core.errors import UnsupportedModel
-from opensled.core.registry import Registry
+from opensled.process.registry import Registry
 from verify_server.engine.torch.packing import Attend, AttentionBackend, PackedBatch
 
 NAME = "opensled_paged"

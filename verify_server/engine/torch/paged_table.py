@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from opensled.core.trees import depths, path_to, runs
 from verify_server.engine.base import MAX_TREE, Segment
 from verify_server.engine.torch.kv_memory import BLOCK_SIZE
 from verify_server.engine.torch.packing import AttentionBackend, Geometry
 from verify_server.engine.torch.tree_packing import slots_at
-from verify_server.engine.trees import depths, path_to, runs
 
 TILE_ROWS = 16  # of a tile, at most
 TILE, ROW, CONTEXT = 5, 5, 2  # numbers of each

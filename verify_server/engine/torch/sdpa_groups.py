@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from opensled.core.trees import path_to, runs
 from verify_server.engine.base import Segment
 from verify_server.engine.torch.kv_memory import BLOCK_SIZE
 from verify_server.engine.torch.packing import Geometry, round_up
 from verify_server.engine.torch.tree_packing import Branches, Piece, Trees, branches_of, trees_of
-from verify_server.engine.trees import path_to, runs
 
 # Keys gathered at once, in tokens: bounds the scratch memory (8 kB a token for 8 heads of 128 in float32).
 GATHER_TOKENS = 32_768

@@ -2,16 +2,15 @@
 
 import importlib
 import sys
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from traceback import walk_tb
 from typing import Any
 
-from opensled.core import distribution
 from opensled.core.errors import UsageError
 from opensled.core.suggestion import did_you_mean
+from opensled.process import distribution
 
 
 @dataclass(frozen=True)
@@ -48,14 +47,6 @@ class Registry:
             raise UsageError(f"{self.kind} {name!r} cannot be loaded: {error}{remedy_of(error)}") from error
         except AttributeError as error:
             raise UsageError(f"{self.kind} {name!r}: {module} has no {attribute}") from error
-
-
-def split_name(asked: str, names: Iterable[str]) -> tuple[str, str] | None:
-    """The name among `names` that `asked` begins with, and the options after its colon; None = unknown."""
-    for name in names:
-        if asked == name or asked.startswith(f"{name}:"):
-            return name, asked[len(name) + 1 :]
-    return None
 
 
 # The extra that installs a missing module; "" = OpenSLED itself, without extras.
