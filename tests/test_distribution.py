@@ -50,7 +50,7 @@ OF_SERVERS = {
     "relay",
     "run",
     "selftest",
-    *("pair", "pair list", "pair revoke", "kept list", "kept delete"),
+    *("pair", "pair list", "pair rename", "pair revoke", "kept list", "kept delete"),
     *("drafts keygen", "drafts publish", "drafts list", "drafts rollback", "drafts delete"),
 }
 
