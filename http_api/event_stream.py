@@ -21,11 +21,9 @@ from http_api.exchange import AnswerRecord, current
 from http_api.failures import code_of, error_object
 from http_api.left_out import name_coarse
 from http_api.responses import LOCAL_HEADER
-from http_api.waiting_room import WaitingRoom
+from http_api.waiting_room import RETRY_SECONDS, WaitingRoom
 from opensled.core.answer import LOCAL_ONLY, Chunk, Stats, Task, first_unverified
 from opensled.core.errors import EngineError, InvalidRequest, OpenSledError, Overloaded, Unreachable
-
-RETRY_SECONDS = 0.1  # before an answer whose siblings have all ended looks for a place again; chosen
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

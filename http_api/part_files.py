@@ -13,7 +13,6 @@ from opensled.core.images import URL_SAFE, Image, image_url
 
 # Where the APIs and MCP have a picture; "" = the part is the picture itself.
 PICTURE_FIELDS = ("", "image_url", "source", "url", "data", "base64", "image", "result")
-MAX_DEPTH = 3  # objects around a picture, as source and output are
 MAX_WORDS = 16_000  # characters of one part; chosen: as much as coding agents show of one file
 MAX_WORD = 300  # longer ones are encrypted or encoded; chosen: a URL is shorter
 # Fields without words for a model.
@@ -28,7 +27,7 @@ def find_picture(part: Mapping[str, Any], path: Callable[[str], str]) -> tuple[I
     """The picture in a part, a data URL or base64, and its path. Raises InvalidRequest or Unsupported."""
     value: Any = part
     where = path("").rstrip(".")
-    for _ in range(MAX_DEPTH):
+    for _ in range(3):  # objects around a picture, as source and output are
         if not isinstance(value, dict):
             break
         name = next((name for name in PICTURE_FIELDS if value.get(name)), None)

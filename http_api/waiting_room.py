@@ -11,7 +11,7 @@ from opensled.core.errors import Overloaded
 
 # Both chosen: within the 60 s that proxies wait for the first byte; as many as may be opening at a server
 WAIT_SECONDS, MOST = 30.0, 128
-SHORTEST_S = 0.1  # between two tries
+RETRY_SECONDS = 0.1  # between two tries for a place, at least; chosen
 
 
 class WaitingRoom:
@@ -28,7 +28,7 @@ class WaitingRoom:
 
         async def wait(refusal: Overloaded) -> None:
             nonlocal sits
-            pause = max(SHORTEST_S, refusal.retry_after)
+            pause = max(RETRY_SECONDS, refusal.retry_after)
             is_full = not sits and self._taken >= MOST
             if is_full or time.monotonic() + pause > until or self._unready():
                 raise refusal

@@ -19,7 +19,6 @@ INNER = re.compile(
     re.IGNORECASE,
 )
 FLAGS = Path("/proc/net/if_inet6")  # of each IPv6 address, where this is Linux
-PASSING = 0x01 | 0x20  # of them: temporary (RFC 8981), deprecated
 ELSEWHERE = ("192.0.2.1", 9)  # an address of documentation (RFC 5737); nothing is sent there
 
 
@@ -77,4 +76,5 @@ def _passing() -> set[object]:
         lines = [line.split() for line in FLAGS.read_text().splitlines()]
     except OSError:
         return set()
-    return {ipaddress.IPv6Address(int(line[0], 16)) for line in lines if int(line[4], 16) & PASSING}
+    # Flag 0x01: temporary (RFC 8981); 0x20: deprecated
+    return {ipaddress.IPv6Address(int(line[0], 16)) for line in lines if int(line[4], 16) & 0x21}

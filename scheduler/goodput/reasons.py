@@ -11,8 +11,6 @@ from scheduler.estimates import GUESS, Forecast
 from scheduler.goodput.rounds import LENGTHS
 from scheduler.plan import SessionView
 
-LEAST_STANDING = 0.25  # chosen: share of a draft's tokens that stand; below it nothing else is to blame
-
 
 class Round(NamedTuple):
     """A round with a draft of `length` tokens; times in seconds."""
@@ -59,7 +57,7 @@ def why_it_rests(session: SessionView, others: float, cost: StepCost, worth: flo
 
 def _cause(best: Round, own_s: float, accepted: float, forecast: Forecast) -> str:
     """What weighs most: that few tokens stand, or the longest of three times."""
-    if accepted < LEAST_STANDING * best.length:
+    if 4 * accepted < best.length:  # chosen: where so few stand, nothing else is to blame
         return "acceptance"
     times = {
         "step": best.step_s - own_s,

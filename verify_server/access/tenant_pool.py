@@ -16,10 +16,9 @@ from functools import partial
 from typing import TypeVar
 
 from opensled.core.errors import Overloaded
-from opensled.process.fork_server import STOP, Stop
+from opensled.process.fork_server import RETRY_SECONDS, STOP, Stop
 
 MAX_WAITING = 256  # of a tenant, as many as a server has sessions by default; chosen
-RETRY_SECONDS = 1.0  # chosen
 
 T = TypeVar("T")
 Spent = Callable[[float], object]

@@ -59,7 +59,6 @@ PROBE_CHAT = (
     ChatMessage("assistant", " Yes.\n"),
     ChatMessage("user", "def f(x):\n    return x\n"),
 )
-MOST_PROBED = 64  # control tokens
 
 
 class GgufText:
@@ -135,7 +134,7 @@ class GgufText:
         """A chat, and the control tokens of chats with blanks around them."""
         templates = self.chat_template + self.tool_template
         names = [token.content for token in self._tokenizer.get_added_tokens_decoder().values()]
-        for name in [name for name in names if name in templates][:MOST_PROBED]:
+        for name in [name for name in names if name in templates][:64]:
             yield f" {name} \n\n Word  {name}\n{name}\tword\n"
         with suppress(RequestError):  # this template wants another chat
             yield self._chats.render(PROBE_CHAT, ())

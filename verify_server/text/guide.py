@@ -27,7 +27,7 @@ from opensled.core.errors import (
     from_code,
 )
 from opensled.core.messages import CallForm, Guide, Tool
-from opensled.process.fork_server import ForkServer, OverLimit
+from opensled.process.fork_server import RETRY_SECONDS, ForkServer, OverLimit
 from opensled.text.call_forms import BARE
 from opensled.text.families import marks_of
 from opensled.text.thinking import start_of, tail_of, thought_tags
@@ -43,7 +43,6 @@ MAX_CHECKED = 1024  # grammars that need no second check; chosen
 TENANT_BYTES = 128 << 20
 ALL_BYTES = 512 << 20
 GROWTH = 400_000  # bytes that a matcher adds while it is asked for the masks of an answer; measured
-RETRY_SECONDS = 1.0  # answers end all the time; chosen
 
 
 class GrammarsFull(Overloaded):
