@@ -1,14 +1,10 @@
 """The profile of this machine: written, read back, damaged, shared, and who goes by it."""
 
 import logging
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from edge_client.device.config import DoctorConfig
-from edge_client.device.known_drafts import choose_drafter
-from edge_client.doctor.board import check_calibration
 from edge_client.drafters.threads import draft_threads, model_drafter
 from hw_profiles import calibration, catalog
 from hw_profiles.detect import Board, detect, usable_cores
@@ -60,9 +56,6 @@ def test_measured_threads_are_used(own_calibration):
     assert draft_threads(0, "chain:cacheback,llamacpp", "tiny-draft") == 1
     assert draft_threads(3, "llamacpp", "tiny-draft") == 3
     assert draft_threads(0, "llamacpp", "another") == max(1, usable_cores() - 1)
-    config = choose_drafter(DoctorConfig(), "tiny")
-    assert "12 tokens/s with 1 thread, the fastest here (2026-11-22)" in check_calibration(config).detail
-    assert "3 are used now" in check_calibration(replace(config, threads=3)).detail
 
 
 def test_more_threads_than_this_process_may_use(own_calibration, monkeypatch):
@@ -87,18 +80,7 @@ def test_a_file_that_was_damaged_is_named_and_not_believed(own_calibration, dama
     with caplog.at_level(logging.WARNING):
         assert draft_threads(0, "llamacpp", "tiny-draft") == max(1, usable_cores() - 1)
     assert str(own_calibration) in caplog.text
-    finding = check_calibration(DoctorConfig())
-    assert (
-        finding.status == "fail"
-        and str(own_calibration) in finding.detail
-        and "profile calibrate" in finding.fix
-    )
     assert calibration.baseline(detect()).calibrated == {}  # the next calibration replaces it
-
-
-def test_without_a_calibration(own_calibration):
-    finding = check_calibration(DoctorConfig())
-    assert finding.status == "ok" and "opensled profile calibrate" in finding.detail
 
 
 def test_profiles_of_ones_own_win_over_packaged_ones(own_calibration):

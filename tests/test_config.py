@@ -219,7 +219,7 @@ ADDRESSES = {  # by verb and option: the port that stands in for one that is lef
     ("serve", "listen"): 7411, ("serve", "http"): 8411, ("serve", "metrics"): 9410, ("serve", "ray_address"): 6379,
     ("relay", "listen"): 7412, ("relay", "upstream"): 7411, ("relay", "metrics"): 9410,
     ("edge", "server"): 7411, ("edge", "fallback"): 7411, ("edge", "http"): 8411, ("edge", "metrics"): 9411,
-    ("edge", "draft_url"): 11434, ("doctor", "http"): 8411, ("drafts pull", "server"): 7411, ("pair", "listen"): 7412,
+    ("edge", "draft_url"): 11434, ("drafts pull", "server"): 7411, ("pair", "listen"): 7412,
 }  # fmt: skip
 
 

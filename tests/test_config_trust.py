@@ -9,7 +9,7 @@ import pytest
 
 from edge_client.device.config import DoctorConfig, EdgeConfig
 from edge_client.device.prompt_config import GenerateConfig
-from edge_client.doctor.model_files import check_config_files, with_edge_section
+from edge_client.doctor.edge_section import with_edge_section
 from opensled.cli import main as cli
 from opensled.cli.config import merge_layers, resolve
 from opensled.core.errors import UsageError
@@ -105,15 +105,13 @@ def test_the_doctor_takes_no_token_of_edge_there(files: tuple[Path, Path]) -> No
         with_edge_section(resolve(DoctorConfig, "doctor", {}, {}), "doctor")
     assert with_edge_section(DoctorConfig(server="own:1"), "doctor").token_file == "token"
     folder.write_text("[edge]\nserver = 'evil:1'\n")
-    assert check_config_files()[0].status == "fail"
+    with pytest.raises(UsageError, match="evil:1"):
+        with_edge_section(DoctorConfig(), "doctor")
 
 
 def test_the_doctor_takes_keys_of_other_verbs(files: tuple[Path, Path]) -> None:
     files[0].write_text("max-sessions = 3\nsystem = 'Be brief.'\n[edge]\npace = 2.0\n")
-    finding = check_config_files()[0]
-    assert finding.status == "ok"
-    words = "opensled.toml: above all sections, it sets max-sessions, system; [edge] sets pace"
-    assert finding.detail == words
+    assert with_edge_section(DoctorConfig(), "doctor").pace == 2.0
 
 
 def test_its_use_is_announced_in_one_line(

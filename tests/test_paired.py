@@ -15,7 +15,7 @@ import home.pairing
 from edge_client.device.config import CalibrateConfig, DoctorConfig, EdgeConfig
 from edge_client.device.prompt_config import ChatConfig, GenerateConfig
 from edge_client.device.request_defaults import own_name
-from edge_client.doctor.model_files import check_pairing, with_edge_section
+from edge_client.doctor.edge_section import with_edge_section
 from edge_client.link.located import locate_server
 from home import discovery
 from home.pairing.pair_device import _place, pair_first
@@ -220,16 +220,6 @@ def test_discovery_without_a_certificate_to_check_is_refused():
         locate_server(EdgeConfig(server="mdns"))
     with pytest.raises(UsageError, match="pair this device first"):
         locate_server(EdgeConfig(server="mdns", token_file="token"))
-
-
-def test_the_doctor_says_with_whom_the_device_is_paired(kept):
-    paired_with = check_pairing(DoctorConfig(**values("doctor")))
-    assert [(each.status, each.detail) for each in paired_with] == [("ok", f"with {SERVER}")]
-    assert "not used" in check_pairing(DoctorConfig(server="192.0.2.9:7411"))[0].detail
-    (kept / "server.json").write_text("{")
-    assert check_pairing(DoctorConfig(server="192.0.2.9:7411"))[0].status == "fail"
-    paired.forget()
-    assert check_pairing(DoctorConfig()) == []
 
 
 def test_a_missing_library_is_named_before_the_code_is_used(monkeypatch, capsys):

@@ -292,15 +292,11 @@ class CalibrateConfig(DeviceConfig):
 class DoctorConfig(DeviceConfig):
     """The device to examine: this one, as configured."""
 
-    http: str = address_option(
-        "127.0.0.1:8411",
-        "address on which `opensled edge` would serve its HTTP API",
-        group="examination and output",
-        often=True,
-        port=8411,
-    )
     root: str = option(
-        "/", "folder with a copy of /proc, /sys and /etc of the board to examine", metavar="FOLDER"
+        "/",
+        "folder with a copy of /proc, /sys and /etc of the board to examine",
+        metavar="FOLDER",
+        group="examination and output",
     )
     color: str = option("auto", COLOR_HELP, choices=COLOR_CHOICES)
     json: bool = option(False, "print the findings as JSON", often=True)

@@ -1,15 +1,11 @@
-"""The board, its present state, and whether it is calibrated."""
+"""The board and its present state."""
 
 from edge_client.device.config import DoctorConfig
-from edge_client.doctor.finding import Finding, ok, report_error, warn
-from edge_client.drafters.threads import draft_threads, model_drafter
-from hw_profiles.calibration import measured_draft
+from edge_client.doctor.finding import Finding, ok, warn
 from hw_profiles.describe import now, processor
 from hw_profiles.detect import Board, detect
 from hw_profiles.pmic import pmic_power_w
-from hw_profiles.profiles import MeasuredDraft
 from hw_profiles.sysfs import BoardState, read_board
-from opensled.core.errors import UsageError
 
 LOW_BATTERY = 20.0  # percent
 HERE = "/"
@@ -21,10 +17,7 @@ COOLING = "give it a heat sink or a fan, and air"
 def check_board(config: DoctorConfig) -> list[Finding]:
     """The findings on the board whose files are below `config.root`."""
     board, state = detect(config.root), read_board(config.root)
-    findings = [ok("board", describe_board(board)), *check_state(state, power(config.root, state))]
-    if config.root == HERE:
-        findings.append(check_calibration(config))
-    return findings
+    return [ok("board", describe_board(board)), *check_state(state, power(config.root, state))]
 
 
 def describe_board(board: Board) -> str:
@@ -54,28 +47,3 @@ def check_state(state: BoardState, power_w: float | None) -> list[Finding]:
     if percent is not None and state.discharging and percent < LOW_BATTERY:
         return [warn("heat and power", told, "plug the charger in: drafting costs power")]
     return [ok("heat and power", told)]
-
-
-def check_calibration(config: DoctorConfig) -> Finding:
-    """Whether the draft model's speed is measured here, or threads and speeds are estimates."""
-    try:
-        measured = measured_draft(model_drafter(config.drafter), config.draft_model)
-    except UsageError as error:
-        return report_error("calibration", error, "write it anew: opensled profile calibrate")
-    if measured is None:
-        return ok(
-            "calibration", "none for this draft model: opensled profile calibrate measures the best threads"
-        )
-    return ok(
-        "calibration",
-        _describe_calibration(measured, draft_threads(config.threads, config.drafter, config.draft_model)),
-    )
-
-
-def _describe_calibration(measured: MeasuredDraft, used: int) -> str:
-    best = measured.decode_per_s[str(measured.threads)]
-    other = "" if used == measured.threads else f"; {used} are used now"
-    return (
-        f"{best.typical:,.0f} tokens/s with {measured.threads} thread{'s' * (measured.threads > 1)}, "
-        f"the fastest here ({measured.at[:10]}){other}"
-    )

@@ -15,7 +15,7 @@ from edge_client.device.config import CalibrateConfig
 from edge_client.device.device import endpoint_of
 from edge_client.device.known_drafts import choose_drafter
 from edge_client.doctor.draft_speed import SpeedReading, Tell, measure, quantity
-from edge_client.doctor.model_files import with_edge_section
+from edge_client.doctor.edge_section import with_edge_section
 from edge_client.doctor.round_trips import jitter, round_trips
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import DrafterFactory

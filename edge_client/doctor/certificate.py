@@ -3,29 +3,22 @@
 import asyncio
 import ssl
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from dataclasses import replace
 
 from edge_client.device.config import DeviceConfig
 from edge_client.doctor.finding import Finding, fail, in_thread, ok, report_error, warn
-from edge_client.doctor.network import SECONDS, Peer, greet, report_greeting, untrusting
+from edge_client.doctor.network import Peer, greet, report_greeting
 from edge_client.link.located import trusting_context
 from opensled.core.errors import OpenSledError, Unauthorized, Unreachable
 
 DAY = 86400.0
 SOON = 30  # days before its end that a certificate is worth a warning
-# X509_V_ERR_* of OpenSSL's x509_vfy.h
-NOT_YET_VALID, EXPIRED = 9, 10
+# X509_V_ERR_* of OpenSSL's x509_vfy.h: not yet valid, and expired, with what to do
+DATES = {
+    9: "set the clock: sudo timedatectl set-ntp true",
+    10: "renew the server's certificate; if it is new, set this device's clock",
+}
 NAME_MISMATCHES = (62, 64)  # host name, IP address
-
-
-@dataclass(frozen=True)
-class Validity:
-    """From when until when a certificate is valid, in seconds since 1970."""
-
-    begins: float
-    ends: float
 
 
 async def check_tls(config: DeviceConfig, peer: Peer) -> list[Finding]:
@@ -34,40 +27,29 @@ async def check_tls(config: DeviceConfig, peer: Peer) -> list[Finding]:
         context = await in_thread(lambda: trusting_context(config))
     except (OpenSledError, OSError, ssl.SSLError) as error:
         return [report_error("certificate", error, "ask the operator of the server for its certificate")]
-    validity = await _validity(peer)
     peer = replace(peer, host=config.tls_name or peer.host)
     try:
-        greeting = await greet(peer, context)
+        greeting, ends = await greet(peer, context)
     except ssl.SSLCertVerificationError as error:
-        return [_report_refusal(error, validity, peer.host, config.tls_ca)]
+        return [_report_refusal(error, peer.host, config.tls_ca)]
     except ssl.SSLError as error:
         return [_broken(error, bool(config.client_cert))]
     except (OSError, asyncio.TimeoutError) as error:
         return [_no(f"the TLS handshake broke: {error or 'no answer'}", "see the server's log")]
     if greeting == "closed":  # gRPC's servers send no alert
         return [
-            _lifetime(validity),
+            _lifetime(ends),
             _shut_out(bool(config.client_cert), "it ends the connection after the handshake"),
         ]
-    return [_lifetime(validity), report_greeting(greeting)]
+    return [_lifetime(ends), report_greeting(greeting)]
 
 
-def _report_refusal(
-    error: ssl.SSLCertVerificationError, validity: Validity | None, host: str, ca: str
-) -> Finding:
+def _report_refusal(error: ssl.SSLCertVerificationError, host: str, ca: str) -> Finding:
     """Why the certificate is not valid: expired, not yet valid, another name, or not trusted."""
-    code, now = error.verify_code, time.time()
-    if code == EXPIRED:
-        since = f" {(now - validity.ends) / DAY:.0f} days ago" if validity and validity.ends < now else ""
-        return _no("expired" + since, "renew the server's certificate; if it is new, set this device's clock")
-    if code == NOT_YET_VALID:
-        begins = f" before {_date(validity.begins)}" if validity else ""
-        clock = time.strftime("%Y-%m-%d", time.gmtime(now))
-        return _no(
-            f"not valid{begins}, and this device's clock says {clock}",
-            "set the clock: sudo timedatectl set-ntp true",
-        )
-    if code in NAME_MISMATCHES:
+    if error.verify_code in DATES:
+        clock = time.strftime("%Y-%m-%d", time.gmtime())
+        return _no(f"{error.verify_message} by this device's clock, {clock}", DATES[error.verify_code])
+    if error.verify_code in NAME_MISMATCHES:
         return _no(
             f"not for {host!r}: {error.verify_message}",
             "connect by a name that the certificate holds, or have one made for this name",
@@ -110,62 +92,11 @@ def _shut_out(has_own: bool, sign: str) -> Finding:
     )
 
 
-def _lifetime(validity: Validity | None) -> Finding:
-    if validity is None:
-        return ok("certificate", "trusted")
-    days = (validity.ends - time.time()) / DAY
-    detail = f"trusted, valid until {_date(validity.ends)} ({days:.0f} days)"
+def _lifetime(ends: str) -> Finding:
+    """Of a trusted certificate. `ends`: as the `ssl` module writes it."""
+    until = ssl.cert_time_to_seconds(ends)
+    days = (until - time.time()) / DAY
+    detail = f"trusted, valid until {time.strftime('%Y-%m-%d', time.gmtime(until))} ({days:.0f} days)"
     if days < SOON:
         return warn("certificate", detail, "renew the server's certificate before that day")
     return ok("certificate", detail)
-
-
-async def _validity(peer: Peer) -> Validity | None:
-    """Of the server's certificate, trusted or not."""
-    opening = asyncio.open_connection(peer.address, peer.port, ssl=untrusting(), server_hostname=peer.host)
-    try:
-        _, writer = await asyncio.wait_for(opening, SECONDS)
-    except (OSError, asyncio.TimeoutError):
-        return None
-    shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
-    writer.close()
-    try:
-        return read_validity(shown or b"")
-    except (ValueError, IndexError):
-        return None
-
-
-def read_validity(der: bytes) -> Validity:
-    """The dates of a DER certificate (RFC 5280, 4.1); the `ssl` module gives them only for a trusted one.
-
-    Raises ValueError or IndexError for other bytes.
-    """
-    _, certificate = next(_elements(der))
-    _, content = next(_elements(certificate))
-    # Without the version, which is optional
-    fields = [body for tag, body in _elements(content) if tag != 0xA0]
-    begins, ends = _elements(fields[3])  # after serial number, signature algorithm and issuer
-    return Validity(_seconds(*begins), _seconds(*ends))
-
-
-def _elements(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """(tag, content) of the DER elements that lie in `data` one after another."""
-    while data:
-        length, start = data[1], 2
-        if length & 0x80:
-            start += length & 0x7F
-            length = int.from_bytes(data[2:start], "big")
-        if start + length > len(data):
-            raise ValueError("truncated")
-        yield data[0], data[start : start + length]
-        data = data[start + length :]
-
-
-def _seconds(tag: int, content: bytes) -> float:
-    """UTCTime (tag 0x17, years 1950 to 2049) or GeneralizedTime."""
-    pattern = "%y%m%d%H%M%SZ" if tag == 0x17 else "%Y%m%d%H%M%SZ"
-    return datetime.strptime(content.decode("ascii"), pattern).replace(tzinfo=timezone.utc).timestamp()
-
-
-def _date(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d", time.gmtime(seconds))

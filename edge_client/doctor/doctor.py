@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import shutil
@@ -19,17 +18,17 @@ from edge_client.device.config import DoctorConfig
 from edge_client.device.known_drafts import choose_drafter
 from edge_client.doctor.board import HERE, check_board
 from edge_client.doctor.draft import LOAD_SECONDS, check_draft
+from edge_client.doctor.edge_section import with_edge_section
 from edge_client.doctor.finding import Finding, Status, guard, in_thread
 from edge_client.doctor.install import can_run, check_install
 from edge_client.doctor.machine import check_machine
-from edge_client.doctor.model_files import check_files, with_edge_section
 from edge_client.doctor.server_checks import ServerReport, check_server
 from edge_client.doctor.trial import TRIAL_SECONDS, GainReport
 from edge_client.drafters import AUTO
 from edge_client.link.located import locate_server
 from hw_profiles.detect import require_board
 from opensled.cli.colour import Palette, palette
-from opensled.core.errors import OpenSledError, UsageError
+from opensled.core.errors import OpenSledError
 from opensled.process import logs
 
 Report = TypeVar("Report", ServerReport, GainReport)
@@ -44,12 +43,10 @@ GAIN = "what drafting brings here"
 def doctor(config: DoctorConfig) -> int:
     """Print the findings; the exit code is 0 without a failure, else that of the first failure.
 
-    Raises NotFound for a --root without a board's files.
+    Raises NotFound for a --root without a board's files, and UsageError for configuration that no command takes.
     """
     require_board(config.root)
-    with contextlib.suppress(UsageError):  # the check of the configuration files reports it
-        config = with_edge_section(config, "doctor")
-    config = locate_server(config)
+    config = locate_server(with_edge_section(config, "doctor"))
     with logs.redirect(logging.NullHandler()):  # the findings report it instead
         return asyncio.run(_examine(config))
 
@@ -72,7 +69,6 @@ def _groups(
     return {
         "this installation": _locally("installation", lambda: check_install(config)),
         "this machine": _both(board, _locally("machine", lambda: check_machine(config))),
-        "files and ports": _locally("files", lambda: check_files(config)),
         f"server {config.server}": _findings_of(server),
         _draft_heading(config): draft,
         GAIN: _findings_of(_fill("drafting", gain, compared, GAIN_SECONDS)),

@@ -1,11 +1,9 @@
 """Checks the installation: Python, required packages, extras."""
 
 import importlib
-import re
 import struct
 import sys
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import metadata
 from importlib.util import find_spec
 
@@ -19,6 +17,16 @@ from opensled.process import distribution
 from opensled.process.registry import remedy
 
 OLDEST_PYTHON = (3, 10)
+# package -> its module. Without tomli, which old Pythons need, no command starts.
+NEEDED = {
+    "grpcio": "grpc",
+    "numpy": "numpy",
+    "prometheus_client": "prometheus_client",
+    "protobuf": "google.protobuf",
+    "starlette": "starlette",
+    "tokenizers": "tokenizers",
+    "uvicorn": "uvicorn",
+}
 # extra -> (a module of it, its purpose). `find_spec` does not import torch.
 EXTRAS = {
     "adapt": ("cryptography", "drafts that a server hands out"),
@@ -29,36 +37,18 @@ EXTRAS = {
     "server": ("torch", "serving a target model"),
 }
 INSTEAD = {"llamacpp": "prebuilt"}  # extra -> the other one with which the drafter of its name works
-_REQUIREMENT = re.compile(r"([\w.-]+)(?:\[[^]]*\])?\s*(?:>=\s*([\d.]+))?[^;]*(?:;(.*))?")
-
-
-@dataclass(frozen=True)
-class Requirement:
-    """`name` at least at `version`, "" = any; for `extra`, "" = always."""
-
-    name: str
-    version: str
-    extra: str
 
 
 def check_install(config: DeviceConfig) -> list[Finding]:
     """The findings on this Python and its packages."""
-    findings = [check_python(sys.version_info[:3], struct.calcsize("P") * 8)]
-    requirements = list(read_requirements(_declared_requirements()))
-    if not requirements:
-        findings.append(
-            warn(
-                "opensled",
-                f"{opensled.__version__} runs from a folder that is not installed",
-                distribution.command(),
-            )
-        )
-    else:
-        findings.append(ok(distribution.name(), opensled.__version__))
-    findings += [check_package(item, version_of) for item in requirements if not item.extra]
-    findings.append(check_wire())
     offered = [name for name in EXTRAS if distribution.offers(name)]
-    return findings + [check_extra(name, config.drafter, requirements) for name in offered]
+    return [
+        check_python(sys.version_info[:3], struct.calcsize("P") * 8),
+        check_own(),
+        *map(check_package, NEEDED),
+        check_wire(),
+        *(check_extra(name, config.drafter) for name in offered),
+    ]
 
 
 def check_python(version: tuple[int, ...], bits: int) -> Finding:
@@ -75,30 +65,12 @@ def check_python(version: tuple[int, ...], bits: int) -> Finding:
     return ok("python", f"{spelled}, {bits}-bit, {sys.executable}")
 
 
-def _declared_requirements() -> list[str]:
-    try:
-        return metadata.requires(distribution.name()) or []
-    except metadata.PackageNotFoundError:
-        return []
-
-
-def read_requirements(lines: Iterable[str]) -> Iterable[Requirement]:
-    """The requirements of `Requires-Dist` lines ("name>=1.2; marker") for this Python."""
-    for line in lines:
-        found = _REQUIREMENT.fullmatch(line)
-        if not found or not _applies(found[3] or ""):
-            continue
-        extra = re.search(r"extra\s*==\s*['\"](\w+)", found[3] or "")
-        yield Requirement(found[1], found[2] or "", extra[1] if extra else "")
-
-
-def _applies(marker: str) -> bool:
-    """Besides extras our only marker is a bound on the version of Python."""
-    bound = re.search(r"python_version\s*(<|>=)\s*['\"]([\d.]+)", marker)
-    if not bound:
-        return True
-    older = sys.version_info[:2] < _numbers(bound[2])
-    return older if bound[1] == "<" else not older
+def check_own() -> Finding:
+    """Whether OpenSLED itself is installed."""
+    if version_of(distribution.name()) is None:
+        detail = f"{opensled.__version__} runs from a folder that is not installed"
+        return warn("opensled", detail, distribution.command())
+    return ok(distribution.name(), opensled.__version__)
 
 
 def version_of(name: str) -> str | None:
@@ -109,45 +81,18 @@ def version_of(name: str) -> str | None:
         return None
 
 
-def check_package(requirement: Requirement, version_of: Callable[[str], str | None]) -> Finding:
-    """Whether one required package is installed, new enough, and made for this Python."""
-    name, version = requirement.name, version_of(requirement.name)
-    install = f'pip install --upgrade "{name}>={requirement.version}"'
-    if version is None:
-        return fail(name, "not installed", install)
-    if _numbers(version) < _numbers(requirement.version):
-        return fail(name, f"{version} is older than {requirement.version}", install)
-    if not made_for_this_python(name):
-        return fail(
-            name, f"{version} is not made for Python {sys.version_info[0]}.{sys.version_info[1]}", install
-        )
-    return ok(name, version)
+def check_package(name: str) -> Finding:
+    """Whether one required package is there; pip holds the versions together."""
+    if not _is_there(NEEDED[name]):
+        return fail(name, "not installed", distribution.command())
+    return ok(name, version_of(name) or "of an unknown version")
 
 
-def made_for_this_python(name: str) -> bool:
-    """Whether this Python lies within the package's own `Requires-Python` (lower and upper bounds)."""
+def _is_there(module: str) -> bool:
     try:
-        bounds = metadata.metadata(name)["Requires-Python"] or ""
-    except metadata.PackageNotFoundError:
-        return True
-    return fits_bounds(sys.version_info[:3], bounds)
-
-
-def fits_bounds(version: tuple[int, ...], bounds: str) -> bool:
-    """Whether `version` obeys every >=, > , <= and < of `bounds`, such as ">=3.11,<3.15"."""
-    for operator, text in re.findall(r"(>=|<=|>|<)\s*([\d.]+)", bounds):
-        bound = _numbers(text)
-        shorter = version[: len(bound)]
-        holds = {">=": version >= bound, ">": shorter > bound, "<": version < bound, "<=": shorter <= bound}
-        if not holds[operator]:
-            return False
-    return True
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """(1, 85, 1) of "1.85.1", "1.85.1rc1" or "1.85.1+cpu"."""
-    found = re.match(r"\d+(?:\.\d+)*", version)
-    return tuple(map(int, found[0].split("."))) if found else (0,)
+        return find_spec(module) is not None
+    except ImportError:  # of the package above it
+        return False
 
 
 def check_wire() -> Finding:
@@ -175,19 +120,15 @@ def can_run(config: Config) -> Config:
 
 def _has_library(drafter: str) -> bool:
     extras = (drafter, INSTEAD.get(drafter, drafter))
-    return any(find_spec(EXTRAS[extra][0]) is not None for extra in extras)
+    return any(_is_there(EXTRAS[extra][0]) for extra in extras)
 
 
-def check_extra(name: str, drafter: str, requirements: list[Requirement]) -> Finding:
+def check_extra(name: str, drafter: str) -> Finding:
     """Whether an extra is installed; a missing one is a failure only if the configured drafter needs it."""
     module, purpose = EXTRAS[name]
     check = f"extra {name}"
-    if find_spec(module) is None:
-        if model_drafter(drafter) == name and not _has_library(name):
-            return fail(check, f"--drafter {drafter} needs {module}", remedy(module).removeprefix("; run: "))
-        return ok(check, f"not installed (for {purpose})")
-    ours = [check_package(item, version_of) for item in requirements if item.extra == name]
-    for item in ours:
-        if item.status != "ok":
-            return warn(check, f"{item.check}: {item.detail}", item.fix)
-    return ok(check, f"installed (for {purpose})")
+    if _is_there(module):
+        return ok(check, f"installed (for {purpose})")
+    if model_drafter(drafter) == name and not _has_library(name):
+        return fail(check, f"--drafter {drafter} needs {module}", remedy(module).removeprefix("; run: "))
+    return ok(check, f"not installed (for {purpose})")

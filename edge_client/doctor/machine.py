@@ -1,8 +1,10 @@
-"""Checks the machine: cores, the container's share of them, load, threads, memory, and clock."""
+"""Checks the machine: cores, the container's share of them, load, threads, clock, and cache."""
 
 import ctypes
 import os
+import shutil
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -10,25 +12,25 @@ import opensled
 from edge_client.device.config import DeviceConfig
 from edge_client.doctor.finding import Finding, ok, warn
 from edge_client.drafters.threads import calibrated_threads, model_drafter
-from hw_profiles.detect import CGROUP, allowed_cpus, container_share, usable_cores
+from hw_profiles.detect import allowed_cpus, container_share, usable_cores
 from opensled.core.errors import NotFound
+from opensled.core.files import user_path
 from opensled.models.store import model_file, model_path
 
-# Beside the weights a drafter needs its KV cache and work buffers; of a 0.5B model about this much.
-WORKSPACE = 256 << 20  # bytes
+SCARCE = 100 << 20  # bytes; with less free space the cache soon cannot be written
 CLOCK_SLACK = 300.0  # seconds; a smaller difference between two clocks does no harm here
 # `struct timex` of <linux/timex.h> on 64-bit systems: of its 208 bytes those of the field `status`, and a flag in it
 TIMEX_BYTES, STATUS, STA_UNSYNC = 256, slice(40, 44), 0x40
 
 
 def check_machine(config: DeviceConfig) -> list[Finding]:
-    """The findings on processor, memory and clock."""
+    """The findings on processor, clock and cache."""
     return [
         check_cores(),
         check_load(_load(), usable_cores()),
         check_threads(config.threads, usable_cores(), calibrated_threads(config.drafter, config.draft_model)),
-        *check_memory(config, free_memory()),
         check_clock(time.time(), install_time(), is_synchronised()),
+        check_cache(user_path(config.cache_dir)),
     ]
 
 
@@ -78,27 +80,9 @@ def check_threads(wanted: int, cores: int, measured: int = 0) -> Finding:
             f"{wanted} threads on {cores} cores leave none to the rest of the machine",
             f"--threads {cores - 1}",
         )
-    origin = "" if wanted else ", measured to be fastest" if measured else ", a guess"
-    return ok("threads", f"{wanted or measured or max(1, cores - 1)} for drafting on {cores} cores{origin}")
-
-
-def check_memory(config: DeviceConfig, free: int | None) -> list[Finding]:
-    """Whether the draft model fits; another check reports a missing model."""
-    needed = model_bytes(config)
-    if free is None:
-        return []
-    if needed is None:
-        return [ok("memory", f"{_megabytes(free)} free")]
-    detail = f"{_megabytes(free)} free, the draft model has {_megabytes(needed)}"
-    if needed + WORKSPACE > free:
-        return [
-            warn(
-                "memory",
-                detail,
-                "use a smaller or more strongly quantized --draft-model, or --drafter lookup",
-            )
-        ]
-    return [ok("memory", detail)]
+    guess = ", measured to be fastest" if measured else ", a guess: opensled profile calibrate measures it"
+    used = wanted or measured or max(1, cores - 1)
+    return ok("threads", f"{used} for drafting on {cores} cores{'' if wanted else guess}")
 
 
 def model_bytes(config: DeviceConfig) -> int | None:
@@ -114,17 +98,6 @@ def model_bytes(config: DeviceConfig) -> int | None:
     except (NotFound, OSError):
         return None
     return None
-
-
-def free_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = CGROUP) -> int | None:
-    """Bytes available without swapping, within the container's limit; None if the system does not tell."""
-    lines = [line.split() for line in _read(meminfo).splitlines()]
-    free = next((int(line[1]) << 10 for line in lines if line[:1] == ["MemAvailable:"]), None)
-    limit, used = _read(cgroup / "memory.max"), _read(cgroup / "memory.current")
-    if limit.isdigit() and used.isdigit():
-        left = max(0, int(limit) - int(used))
-        return left if free is None else min(free, left)
-    return free
 
 
 def check_clock(now: float, installed: float, synced: bool | None) -> Finding:
@@ -162,12 +135,19 @@ def is_synchronised() -> bool | None:
     return not status & STA_UNSYNC if answered else None
 
 
-def _megabytes(count: int) -> str:
-    return f"{count / 1e6:,.1f} MB"
-
-
-def _read(path: Path) -> str:
+def check_cache(folder: Path) -> Finding:
+    """Whether the cache can be written; without it tokenizers (some megabytes) are fetched at every start."""
     try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            free = shutil.disk_usage(folder).free
+    except OSError as error:
+        return warn(
+            "cache",
+            f"{folder} cannot be written: {error.strerror}",
+            f"mkdir -p {folder} && chmod u+rwx {folder}",
+        )
+    detail = f"{folder}, {free / 1e6:,.0f} MB free"
+    return (
+        warn("cache", detail, f"make room on the disk of {folder}") if free < SCARCE else ok("cache", detail)
+    )

@@ -76,19 +76,23 @@ async def _connects(address: str, port: int) -> str:
     return ""
 
 
-async def greet(peer: Peer, context: ssl.SSLContext | None) -> Greeting:
-    """Connect, send the HTTP/2 preface, and classify the reply. Raises OSError, and with `context` ssl.SSLError."""
+async def greet(peer: Peer, context: ssl.SSLContext | None) -> tuple[Greeting, str]:
+    """Connect, send the HTTP/2 preface, and classify the reply; and until when a trusted certificate is valid.
+
+    Raises OSError, and with `context` ssl.SSLError.
+    """
     name = peer.host if context else None
     opening = asyncio.open_connection(peer.address, peer.port, ssl=context, server_hostname=name)
     reader, writer = await asyncio.wait_for(opening, SECONDS)
+    ends = (writer.get_extra_info("peercert") or {}).get("notAfter", "")
     try:
         writer.write(PREFACE)
         await writer.drain()
-        return _recognise(await asyncio.wait_for(reader.read(64), SECONDS))
+        return _recognise(await asyncio.wait_for(reader.read(64), SECONDS)), ends
     except asyncio.TimeoutError:
-        return "silent"
+        return "silent", ends
     except ConnectionError:
-        return "closed"
+        return "closed", ends
     finally:
         writer.close()
         with contextlib.suppress(OSError, asyncio.TimeoutError):
@@ -108,7 +112,7 @@ def _recognise(answer: bytes) -> Greeting:
 async def check_plain(peer: Peer) -> Finding:
     """Whether the server answers without TLS."""
     try:
-        greeting = await greet(peer, None)
+        greeting, _ = await greet(peer, None)
     except (OSError, asyncio.TimeoutError) as error:
         return fail("protocol", f"the connection broke: {error}", "try again", Unreachable)
     if greeting in ("closed", "tls", "garbage") and await speaks_tls(peer):
@@ -123,18 +127,13 @@ async def check_plain(peer: Peer) -> Finding:
 
 async def speaks_tls(peer: Peer) -> bool:
     """Whether a TLS handshake works; no certificate is trusted by it."""
-    with contextlib.suppress(OSError, asyncio.TimeoutError):
-        await greet(peer, untrusting())
-        return True
-    return False
-
-
-def untrusting() -> ssl.SSLContext:
-    """A context that accepts every certificate, to look at it."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])
-    return context
+    with contextlib.suppress(OSError, asyncio.TimeoutError):
+        await greet(peer, context)
+        return True
+    return False
 
 
 _MEANINGS: dict[Greeting, tuple[str, str]] = {

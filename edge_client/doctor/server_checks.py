@@ -68,7 +68,7 @@ async def _ask(config: DeviceConfig, tls: bool, report: ServerReport) -> None:
     try:
         endpoint = endpoint_of(config)
     except OpenSledError as error:
-        report.note(report_error("token", error, "see the findings on files above"))
+        report.note(report_error("token", error, "correct that file, or name another"))
         return
     link = Link(replace(endpoint, timeout=SECONDS))
     try:
