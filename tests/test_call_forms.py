@@ -115,7 +115,7 @@ def test_a_form_that_is_not_known_is_none(name):
 @pytest.mark.parametrize(
     ("template", "form"),
     [("{{ messages }}", BARE), ("{{ messages }}{{ tools }}", BARE), ("{{ tools }}<tool_call>", TAGGED),
-     ("<|channel|>{{ messages[0].tool_calls }}", BARE)],
+     ("<|channel|>{{ messages[0].tool_calls }}", TAGGED)],
 )  # fmt: skip
 def test_templates_that_show_no_calls(template, form):
     assert chats(template).calls == form
@@ -185,7 +185,7 @@ def test_marks_that_are_special_tokens_are_text_where_tools_may_be_called():
         (call_marks(guide, form), answer),
         (call_marks(None, form), 'lampabcdefghi{"on": true}'),
     ):
-        text = AnswerText(TargetTokenizer(saved), (), marks)
+        text = AnswerText(TargetTokenizer(saved), (), marks=marks)
         assert text.commit(tuple(tokens)).text + text.end()[1] == shown
 
 

@@ -66,7 +66,7 @@ class Chats:
         template = self._templates.tools
         if not mentions(template, "tool_calls"):
             return
-        for turns in template_input(messages, (), template)[0][:-1]:
+        for turns in template_input(messages, (), template)[0][:-2]:  # the last two have calls as plain text
             with suppress(TemplateRefused, OverLimit):
                 yield self._renderers[template].render(turns, None)
 
