@@ -5,7 +5,6 @@ Run: pytest tests/test_absent_grammars.py
 
 from __future__ import annotations
 
-import asyncio
 import json
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -77,100 +76,80 @@ async def left_behind(manager, address, tenant, opening, count):
     return refused
 
 
-def test_those_of_a_tenant_do_not_refuse_its_own_new_answer(tiny, opening):
-    async def scenario():
-        async with served(tiny) as (manager, address):
-            assert await left_behind(manager, address, "a", opening, 12) == 0
-            assert len(manager.remembered) == 4, "only as many as must give way"
-            async with linked(address, token="token-a") as link:
-                assert (await finish(link, replace(opening, params=SHORT)))[1]
-
-    asyncio.run(scenario())
+async def test_those_of_a_tenant_do_not_refuse_its_own_new_answer(tiny, opening):
+    async with served(tiny) as (manager, address):
+        assert await left_behind(manager, address, "a", opening, 12) == 0
+        assert len(manager.remembered) == 4, "only as many as must give way"
+        async with linked(address, token="token-a") as link:
+            assert (await finish(link, replace(opening, params=SHORT)))[1]
 
 
-def test_those_of_five_tenants_do_not_refuse_a_sixth(tiny, opening):
-    async def scenario():
-        async with served(tiny, of_all=5 * OF_ONE) as (manager, address):
-            for tenant in "abcde":
-                assert not await left_behind(manager, address, tenant, opening, 5)
-            before = {session.tenant for session in manager.remembered}
-            async with linked(address, token="token-f") as link, AsyncExitStack() as ends:
-                for _ in range(3):
-                    stream, _ = await begun(link, opening)
-                    ends.push_async_callback(stream.close)
-            assert before == set("abcde") == {session.tenant for session in manager.remembered} - {"f"}
-
-    asyncio.run(scenario())
+async def test_those_of_five_tenants_do_not_refuse_a_sixth(tiny, opening):
+    async with served(tiny, of_all=5 * OF_ONE) as (manager, address):
+        for tenant in "abcde":
+            assert not await left_behind(manager, address, tenant, opening, 5)
+        before = {session.tenant for session in manager.remembered}
+        async with linked(address, token="token-f") as link, AsyncExitStack() as ends:
+            for _ in range(3):
+                stream, _ = await begun(link, opening)
+                ends.push_async_callback(stream.close)
+        assert before == set("abcde") == {session.tenant for session in manager.remembered} - {"f"}
 
 
-def test_a_tenant_with_more_pushes_out_its_own_and_no_smaller_one(tiny, opening):
-    async def scenario():
-        async with served(tiny, of_one=OF_ALL, of_all=OF_ONE) as (manager, address):
-            assert not await left_behind(manager, address, "b", opening, 1)
-            assert not await left_behind(manager, address, "a", opening, 6)
-            assert [session.tenant for session in manager.remembered].count("b") == 1
-
-    asyncio.run(scenario())
+async def test_a_tenant_with_more_pushes_out_its_own_and_no_smaller_one(tiny, opening):
+    async with served(tiny, of_one=OF_ALL, of_all=OF_ONE) as (manager, address):
+        assert not await left_behind(manager, address, "b", opening, 1)
+        assert not await left_behind(manager, address, "a", opening, 6)
+        assert [session.tenant for session in manager.remembered].count("b") == 1
 
 
-def test_answers_that_are_read_do_not_give_way(tiny, opening):
-    async def scenario():
-        async with served(tiny) as (manager, address), AsyncExitStack() as ends:
-            held = 0
-            with pytest.raises(Overloaded, match="does not fit beside those of running answers"):
-                while held < 5:
-                    link = await ends.enter_async_context(linked(address, token="token-a"))
-                    stream, _ = await begun(link, opening)
-                    ends.push_async_callback(stream.close)
-                    held += 1
-            assert held == 4 == len(manager.remembered)
-
-    asyncio.run(scenario())
+async def test_answers_that_are_read_do_not_give_way(tiny, opening):
+    async with served(tiny) as (manager, address), AsyncExitStack() as ends:
+        held = 0
+        with pytest.raises(Overloaded, match="does not fit beside those of running answers"):
+            while held < 5:
+                link = await ends.enter_async_context(linked(address, token="token-a"))
+                stream, _ = await begun(link, opening)
+                ends.push_async_callback(stream.close)
+                held += 1
+        assert held == 4 == len(manager.remembered)
 
 
-def test_a_plain_answer_without_a_reader_stays(tiny, opening):
+async def test_a_plain_answer_without_a_reader_stays(tiny, opening):
     """It holds no grammar: to forget it would make no room."""
-
-    async def scenario():
-        async with served(tiny) as (manager, address):
-            assert not await left_behind(manager, address, "a", replace(opening, guide=None), 1)
-            [plain] = manager.remembered
-            await left_behind(manager, address, "a", opening, 6)
-            assert plain in manager.remembered
-
-    asyncio.run(scenario())
+    async with served(tiny) as (manager, address):
+        assert not await left_behind(manager, address, "a", replace(opening, guide=None), 1)
+        [plain] = manager.remembered
+        await left_behind(manager, address, "a", opening, 6)
+        assert plain in manager.remembered
 
 
-def test_who_comes_back_reads_on(tiny, opening):
+async def test_who_comes_back_reads_on(tiny, opening):
     """The session is forgotten, and what its reader knows of it begins another one: the text is the same."""
-
-    async def scenario():
-        async with served(tiny) as (manager, address):
-            begins = replace(opening, params=SHORT)
-            async with linked(address, token="token-a") as link:
-                _, whole = await finish(link, begins)
-                stream, opened = await begun(link, begins)
-                known: list[int] = []
-                while not known:
-                    known += getattr(await stream.receive(), "tokens", ())
-                await stream.close()
-            [session] = manager.loop.machine.sessions.values()
-            await left_behind(manager, address, "a", opening, 5)
-            assert session not in manager.remembered
-            again = replace(
-                begins,
-                resume_token=opened.resume_token,
-                noise_key=opened.noise_key,
-                committed=tuple(known),
-            )
-            async with linked(address, token="token-a") as link:
-                stream, opened = await begun(link, again)
-                while True:
-                    verdict = await stream.receive()
-                    known += getattr(verdict, "tokens", ())
-                    if getattr(verdict, "finish_reason", ""):
-                        break
-                await stream.close()
-            assert known == whole and len(known) > 1
-
-    asyncio.run(scenario())
+    async with served(tiny) as (manager, address):
+        begins = replace(opening, params=SHORT)
+        async with linked(address, token="token-a") as link:
+            _, whole = await finish(link, begins)
+            stream, opened = await begun(link, begins)
+            known: list[int] = []
+            while not known:
+                known += getattr(await stream.receive(), "tokens", ())
+            await stream.close()
+        [session] = manager.loop.machine.sessions.values()
+        await left_behind(manager, address, "a", opening, 5)
+        assert session not in manager.remembered
+        again = replace(
+            begins,
+            resume_token=opened.resume_token,
+            noise_key=opened.noise_key,
+            committed=tuple(known),
+        )
+        async with linked(address, token="token-a") as link:
+            stream, opened = await begun(link, again)
+            while True:
+                verdict = await stream.receive()
+                known += getattr(verdict, "tokens", ())
+                if getattr(verdict, "finish_reason", ""):
+                    break
+            await stream.close()
+        assert known == whole and len(known) > 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -116,14 +115,11 @@ def _check_failure(row: Row, outcome: Failure | str) -> None:
 # -- clients that say nothing more ---------------------------------------------------------------------
 
 
-def test_a_client_that_is_silent_before_its_open_is_sent_away():
-    async def scenario():
-        row, limits = SILENT[0], ClientLimits(first_s=0.1)
-        async with serving(client_limits=limits) as (manager, address), raw_stream(address) as stream:
-            _check_failure(row, await stream.receive())
-            assert await stream.receive() == "OK" and not manager.remembered
-
-    asyncio.run(scenario())
+async def test_a_client_that_is_silent_before_its_open_is_sent_away():
+    row, limits = SILENT[0], ClientLimits(first_s=0.1)
+    async with serving(client_limits=limits) as (manager, address), raw_stream(address) as stream:
+        _check_failure(row, await stream.receive())
+        assert await stream.receive() == "OK" and not manager.remembered
 
 
 def test_a_half_close_before_open_ends_the_stream(bench):

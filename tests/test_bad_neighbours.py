@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 
 import pytest
@@ -28,21 +27,17 @@ BAD_OPENS = {
 
 
 @pytest.mark.parametrize("name", BAD_OPENS)
-def test_a_bad_open_pushes_nobody_out(name):
+async def test_a_bad_open_pushes_nobody_out(name):
     """At a full server an absent session gives way to a newcomer, but not to one who is refused anyway."""
     message, error = BAD_OPENS[name]
-
-    async def scenario():
-        async with running(FakeEngine(), limits=SessionLimits(max_sessions=1, linger=60)) as network:
-            manager = network.manager
-            absent, _ = await manager.open(Open((3, 1), PARAMS), "local")
-            absent.attach(2)
-            manager.leave(absent)
-            with pytest.raises(error):
-                await manager.open(message, "local")
-            assert manager.remembered == (absent,)
-
-    asyncio.run(scenario())
+    async with running(FakeEngine(), limits=SessionLimits(max_sessions=1, linger=60)) as network:
+        manager = network.manager
+        absent, _ = await manager.open(Open((3, 1), PARAMS), "local")
+        absent.attach(2)
+        manager.leave(absent)
+        with pytest.raises(error):
+            await manager.open(message, "local")
+        assert manager.remembered == (absent,)
 
 
 class Broken(AcceptanceRule):

@@ -47,17 +47,14 @@ async def saying(payload: bytes):
         await server.stop(None)
 
 
-def test_bytes_that_are_no_message_are_the_servers_error():
-    async def scenario():
-        async with saying(b"\xff\xff") as address, linked(address) as link:
-            stream = link.connect()
-            await stream.send(Open((1,)))
-            for asking in (stream.receive(), link.describe(), link.tokenizer_json()):
-                with pytest.raises(ProtocolError, match="does not speak the OpenSLED protocol"):
-                    await asking
-            await stream.close()
-
-    asyncio.run(scenario())
+async def test_bytes_that_are_no_message_are_the_servers_error():
+    async with saying(b"\xff\xff") as address, linked(address) as link:
+        stream = link.connect()
+        await stream.send(Open((1,)))
+        for asking in (stream.receive(), link.describe(), link.tokenizer_json()):
+            with pytest.raises(ProtocolError, match="does not speak the OpenSLED protocol"):
+                await asking
+        await stream.close()
 
 
 def opened(**fields) -> pb.ServerMessage:

@@ -33,77 +33,64 @@ TWO = Tenants((("token-a", "a"), ("token-b", "b")), default=TenantLimits(max_ses
 # -- streams that are not read ----------------------------------------------------------------------------
 
 
-def test_streams_whose_end_is_never_read_end_with_their_connection():
+async def test_streams_whose_end_is_never_read_end_with_their_connection():
     """A sequence that has finished holds no place, but its stream held memory for as long as its peer liked."""
-
-    async def scenario():
-        limits = SessionLimits(max_sessions=40, linger=0.1)
-        async with serving(limits=limits, client_limits=QUICK) as (manager, address):
-            async with raw_connection(address, window=0) as deaf:
-                for _ in range(12):
-                    deaf.call(opening(max_tokens=2))
-                await asyncio.wait_for(deaf.closed.wait(), 20)
-            await until(lambda: not manager.remembered)
-            assert manager.stats.limited["unread"]
-
-    asyncio.run(scenario())
+    limits = SessionLimits(max_sessions=40, linger=0.1)
+    async with serving(limits=limits, client_limits=QUICK) as (manager, address):
+        async with raw_connection(address, window=0) as deaf:
+            for _ in range(12):
+                deaf.call(opening(max_tokens=2))
+            await asyncio.wait_for(deaf.closed.wait(), 20)
+        await until(lambda: not manager.remembered)
+        assert manager.stats.limited["unread"]
 
 
-def test_a_stream_that_is_read_lives_on_beside_one_that_is_not():
-    async def scenario():
-        limits = SessionLimits(max_sessions=4, linger=0.1)
-        async with (
-            serving(limits=limits, client_limits=QUICK) as (manager, address),
-            raw_connection(address, window=0) as peer,
-        ):
-            peer.call(opening(max_tokens=2))
-            waiting = peer.call()  # its first message may still come
-            await until(lambda: manager.stats.limited["silence"])
-            await asyncio.sleep(2 * TOGETHER_S)
-            assert not peer.closed.is_set() and waiting not in peer.ended
-
-    asyncio.run(scenario())
+async def test_a_stream_that_is_read_lives_on_beside_one_that_is_not():
+    limits = SessionLimits(max_sessions=4, linger=0.1)
+    async with (
+        serving(limits=limits, client_limits=QUICK) as (manager, address),
+        raw_connection(address, window=0) as peer,
+    ):
+        peer.call(opening(max_tokens=2))
+        waiting = peer.call()  # its first message may still come
+        await until(lambda: manager.stats.limited["silence"])
+        await asyncio.sleep(2 * TOGETHER_S)
+        assert not peer.closed.is_set() and waiting not in peer.ended
 
 
-def test_a_reader_who_takes_nothing_gives_his_place_to_another():
-    async def scenario():
-        limits = SessionLimits(max_sessions=1, linger=0.1)
-        engine = FakeEngine(num_blocks=1100, context_length=4000)
-        async with (
-            serving(limits=limits, client_limits=QUICK, engine=engine) as (manager, address),
-            raw_connection(address, window=400) as deaf,  # it takes `Opened`, and a few verdicts
-            linked(address) as link,
-        ):
-            deaf.call(opening(max_tokens=3000))
-            await until(lambda: manager.remembered)
-            assert await refused(link)
-            await until(lambda: not any(session.has_reader for session in manager.remembered))
-            assert (await finish(link))[1] == continuation(PROMPT, 20)
-
-    asyncio.run(scenario())
+async def test_a_reader_who_takes_nothing_gives_his_place_to_another():
+    limits = SessionLimits(max_sessions=1, linger=0.1)
+    engine = FakeEngine(num_blocks=1100, context_length=4000)
+    async with (
+        serving(limits=limits, client_limits=QUICK, engine=engine) as (manager, address),
+        raw_connection(address, window=400) as deaf,  # it takes `Opened`, and a few verdicts
+        linked(address) as link,
+    ):
+        deaf.call(opening(max_tokens=3000))
+        await until(lambda: manager.remembered)
+        assert await refused(link)
+        await until(lambda: not any(session.has_reader for session in manager.remembered))
+        assert (await finish(link))[1] == continuation(PROMPT, 20)
 
 
-def test_a_peer_who_leaves_at_his_failure_leaves_no_session_behind():
-    async def scenario():
-        said = [Open(PROMPT, LONG), Draft(1, DraftBlock(0, (DraftToken(1),)))]
-        failing = asyncio.Event()
+async def test_a_peer_who_leaves_at_his_failure_leaves_no_session_behind():
+    said = [Open(PROMPT, LONG), Draft(1, DraftBlock(0, (DraftToken(1),)))]
+    failing = asyncio.Event()
 
-        async def receive():
-            return said.pop(0) if said else await asyncio.get_running_loop().create_future()
+    async def receive():
+        return said.pop(0) if said else await asyncio.get_running_loop().create_future()
 
-        async def send(message):
-            if isinstance(message, Failure):
-                failing.set()
-                await asyncio.get_running_loop().create_future()
+    async def send(message):
+        if isinstance(message, Failure):
+            failing.set()
+            await asyncio.get_running_loop().create_future()
 
-        async with running(FakeEngine(), limits=SessionLimits(linger=60)) as network:
-            stream = asyncio.ensure_future(serve_stream(network.manager, "local", receive, send))
-            await failing.wait()
-            stream.cancel()
-            await asyncio.gather(stream, return_exceptions=True)
-            assert not network.manager.remembered
-
-    asyncio.run(scenario())
+    async with running(FakeEngine(), limits=SessionLimits(linger=60)) as network:
+        stream = asyncio.ensure_future(serve_stream(network.manager, "local", receive, send))
+        await failing.wait()
+        stream.cancel()
+        await asyncio.gather(stream, return_exceptions=True)
+        assert not network.manager.remembered
 
 
 # -- streams at the same time -----------------------------------------------------------------------------
@@ -122,85 +109,71 @@ async def fill(connection):
     await until(lambda: connection.ended)
 
 
-def test_streams_that_wait_for_their_open_are_counted():
-    async def scenario():
-        limits = replace(QUICK, opening=3)
-        async with (
-            serving(TWO, client_limits=limits) as (manager, address),
-            linked(address, token="token-a") as link,
-            linked(address, token="token-b") as other,
-        ):
-            async with raw_connection(address, token="token-a") as waiting:
-                await fill(waiting)
-                assert await refused(link)
-                assert manager.stats.limited["streams"]
-                assert await refused(other)  # as the address is the same
-            deadline = time.monotonic() + 30
-            while await refused(link):
-                assert time.monotonic() < deadline
-                await asyncio.sleep(0.01)
-
-    asyncio.run(scenario())
-
-
-def test_behind_a_proxy_only_tenant_and_connection_count():
-    async def scenario():
-        limits = replace(QUICK, opening=3, by_address=False)
-        async with (
-            serving(TWO, client_limits=limits) as (_, address),
-            linked(address, token="token-a") as link,
-            linked(address, token="token-b") as other,
-            raw_connection(address, token="token-a") as waiting,
-        ):
+async def test_streams_that_wait_for_their_open_are_counted():
+    limits = replace(QUICK, opening=3)
+    async with (
+        serving(TWO, client_limits=limits) as (manager, address),
+        linked(address, token="token-a") as link,
+        linked(address, token="token-b") as other,
+    ):
+        async with raw_connection(address, token="token-a") as waiting:
             await fill(waiting)
             assert await refused(link)
-            assert not await refused(other)
+            assert manager.stats.limited["streams"]
+            assert await refused(other)  # as the address is the same
+        deadline = time.monotonic() + 30
+        while await refused(link):
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.01)
 
-    asyncio.run(scenario())
+
+async def test_behind_a_proxy_only_tenant_and_connection_count():
+    limits = replace(QUICK, opening=3, by_address=False)
+    async with (
+        serving(TWO, client_limits=limits) as (_, address),
+        linked(address, token="token-a") as link,
+        linked(address, token="token-b") as other,
+        raw_connection(address, token="token-a") as waiting,
+    ):
+        await fill(waiting)
+        assert await refused(link)
+        assert not await refused(other)
 
 
-def test_unread_streams_of_a_tenant_are_no_more_than_his_places_and_a_few():
+async def test_unread_streams_of_a_tenant_are_no_more_than_his_places_and_a_few():
     """Two places, but sequence after sequence that has finished and is not read."""
-
-    async def scenario():
-        limits = SessionLimits(max_sessions=40, linger=30.0, tenants=TWO)
-        async with (
-            serving(TWO, limits=limits, client_limits=ClientLimits(opening=4)) as (manager, address),
-            linked(address, token="token-a") as link,
-            raw_connection(
-                address, window=600, token="token-a"
-            ) as deaf,  # it takes `Opened`, not the whole answer
-        ):
-            for number in range(6):
-                deaf.call(opening(max_tokens=60))
-                await until(lambda: manager.stats.opened["new"] == number + 1)  # noqa: B023
-                await until(lambda: not manager.loop.machine.sessions)
-            assert await refused(link) and manager.stats.limited["streams"]
-
-    asyncio.run(scenario())
+    limits = SessionLimits(max_sessions=40, linger=30.0, tenants=TWO)
+    async with (
+        serving(TWO, limits=limits, client_limits=ClientLimits(opening=4)) as (manager, address),
+        linked(address, token="token-a") as link,
+        raw_connection(
+            address, window=600, token="token-a"
+        ) as deaf,  # it takes `Opened`, not the whole answer
+    ):
+        for number in range(6):
+            deaf.call(opening(max_tokens=60))
+            await until(lambda: manager.stats.opened["new"] == number + 1)  # noqa: B023
+            await until(lambda: not manager.loop.machine.sessions)
+        assert await refused(link) and manager.stats.limited["streams"]
 
 
-def test_prompts_under_a_known_resume_token_are_counted():
+async def test_prompts_under_a_known_resume_token_are_counted():
     """Its session is known, but its text is tokenized like any other."""
-
-    async def scenario():
-        limits = SessionLimits(max_sessions=2, linger=30.0)
-        text = SlowText()
-        async with serving(limits=limits) as (manager, _):
-            manager.inputs.text = text
-            known, opened = await manager.open(Open(PROMPT, LONG), "local")
-            manager.loop.attach(known, len(PROMPT))
-            again = Open("text", LONG, resume_token=opened.resume_token)
-            first = asyncio.ensure_future(manager.open(again, "local"))
-            await until(lambda: text.waiting == 1)
-            with pytest.raises(Overloaded):
-                await manager.open(again, "local")
-            assert text.waiting == 1
-            text.go.set()
-            with suppress(TruthConflict):
-                await first
-
-    asyncio.run(scenario())
+    limits = SessionLimits(max_sessions=2, linger=30.0)
+    text = SlowText()
+    async with serving(limits=limits) as (manager, _):
+        manager.inputs.text = text
+        known, opened = await manager.open(Open(PROMPT, LONG), "local")
+        manager.loop.attach(known, len(PROMPT))
+        again = Open("text", LONG, resume_token=opened.resume_token)
+        first = asyncio.ensure_future(manager.open(again, "local"))
+        await until(lambda: text.waiting == 1)
+        with pytest.raises(Overloaded):
+            await manager.open(again, "local")
+        assert text.waiting == 1
+        text.go.set()
+        with suppress(TruthConflict):
+            await first
 
 
 # -- numbers ----------------------------------------------------------------------------------------------
@@ -226,35 +199,29 @@ def test_openings_are_bounded_by_the_memory_of_their_messages():
 # -- promises of a pace -----------------------------------------------------------------------------------
 
 
-def test_an_absurd_pace_shuts_the_door_for_nobody():
-    async def scenario():
-        async with serving(TWO, limits=SessionLimits(max_sessions=200)) as (manager, _):
-            manager.loop.wake = lambda: None  # nothing finishes
-            manager.loop.machine.profile = PROFILE
+async def test_an_absurd_pace_shuts_the_door_for_nobody():
+    async with serving(TWO, limits=SessionLimits(max_sessions=200)) as (manager, _):
+        manager.loop.wake = lambda: None  # nothing finishes
+        manager.loop.machine.profile = PROFILE
 
-            async def come(tenant, pace=0.0):
-                session, _ = await manager.open(Open(PROMPT, LONG, pace=pace), tenant)
-                manager.loop.attach(session, len(PROMPT))
-                return session
+        async def come(tenant, pace=0.0):
+            session, _ = await manager.open(Open(PROMPT, LONG, pace=pace), tenant)
+            manager.loop.attach(session, len(PROMPT))
+            return session
 
-            first = await come("a", 1e6)
-            with pytest.raises(Overloaded, match="pace"):
-                while len(manager.remembered) < 100:
-                    await come("a", 1e6)
-            await come("b")
-            assert first.timing.pace == max_promised(0.0, PROFILE) < 1e3
-
-    asyncio.run(scenario())
+        first = await come("a", 1e6)
+        with pytest.raises(Overloaded, match="pace"):
+            while len(manager.remembered) < 100:
+                await come("a", 1e6)
+        await come("b")
+        assert first.timing.pace == max_promised(0.0, PROFILE) < 1e3
 
 
-def test_a_tenant_is_promised_no_more_than_his_line_says():
-    async def scenario():
-        tenants = Tenants(TWO.by_token, limits={"a": TenantLimits(max_pace=3)})
-        async with serving(tenants, limits=SessionLimits(tenants=tenants)) as (manager, _):
-            paces = [
-                (await manager.open(Open(PROMPT, LONG, pace=pace), tenant))[0].timing.pace
-                for tenant, pace in (("a", 10.0), ("a", 2.0), ("b", 10.0))
-            ]
-            assert paces == [3.0, 2.0, 10.0]
-
-    asyncio.run(scenario())
+async def test_a_tenant_is_promised_no_more_than_his_line_says():
+    tenants = Tenants(TWO.by_token, limits={"a": TenantLimits(max_pace=3)})
+    async with serving(tenants, limits=SessionLimits(tenants=tenants)) as (manager, _):
+        paces = [
+            (await manager.open(Open(PROMPT, LONG, pace=pace), tenant))[0].timing.pace
+            for tenant, pace in (("a", 10.0), ("a", 2.0), ("b", 10.0))
+        ]
+        assert paces == [3.0, 2.0, 10.0]

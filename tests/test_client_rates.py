@@ -50,28 +50,24 @@ def test_the_longest_wait_of_all_names_counts_and_old_buckets_go():
 
 
 @pytest.mark.parametrize("kind", ["stale", "repeated", "empty", "withdrawn"])
-def test_messages_that_gain_nothing_wait_for_their_turn(kind):
+async def test_messages_that_gain_nothing_wait_for_their_turn(kind):
     frames = {
         "stale": [drafting(48, 48, counter=number) for number in range(1, 41)],
         "repeated": [drafting(48, counter=1)] * 40,
         "empty": [drafting(counter=number) for number in range(1, 41)],
         "withdrawn": [drafting(*[48] * (number % 2), counter=number) for number in range(1, 81)],
     }
-
-    async def scenario():
-        engine = FakeEngine(num_blocks=1100, context_length=4000)
-        limits = ClientLimits(idle_messages=Rate(100.0, 10.0))
-        async with (
-            serving(engine=engine, client_limits=limits) as (manager, address),
-            raw_stream(address) as stream,
-        ):
-            started = time.monotonic()
-            await stream.send(opening(max_tokens=3000), *frames[kind], CANCEL)
-            await until(lambda: manager.stats.opened["new"] and not manager.remembered)
-            assert time.monotonic() - started > 0.2  # (40 - 1 - 10) / 100, with room for clocks
-            assert manager.stats.limited["idle_messages"]
-
-    asyncio.run(scenario())
+    engine = FakeEngine(num_blocks=1100, context_length=4000)
+    limits = ClientLimits(idle_messages=Rate(100.0, 10.0))
+    async with (
+        serving(engine=engine, client_limits=limits) as (manager, address),
+        raw_stream(address) as stream,
+    ):
+        started = time.monotonic()
+        await stream.send(opening(max_tokens=3000), *frames[kind], CANCEL)
+        await until(lambda: manager.stats.opened["new"] and not manager.remembered)
+        assert time.monotonic() - started > 0.2  # (40 - 1 - 10) / 100, with room for clocks
+        assert manager.stats.limited["idle_messages"]
 
 
 class Hesitant(OracleDrafter):
@@ -82,69 +78,55 @@ class Hesitant(OracleDrafter):
         return iter(()) if self.times % 2 else super().propose()
 
 
-def test_a_device_that_keeps_to_its_turns_meets_no_limit():
+async def test_a_device_that_keeps_to_its_turns_meets_no_limit():
     """However many rounds a second: a draft that is verified costs nothing here."""
-
-    async def scenario():
-        engine = FakeEngine(num_blocks=1100, context_length=4000)
-        limits = ClientLimits(idle_messages=Rate(0.001, 8.0))
-        async with (
-            serving(engine=engine, client_limits=limits) as (manager, address),
-            linked(address) as link,
-        ):
-            params = SamplingParams(temperature=0, max_tokens=400)
-            answer = await ask(link, PROMPT, OracleDrafter(0.7), params)
-            assert list(answer.tokens) == continuation(PROMPT, 400) and len(answer.rounds) > 50
-            assert not manager.stats.limited
-
-    asyncio.run(scenario())
+    engine = FakeEngine(num_blocks=1100, context_length=4000)
+    limits = ClientLimits(idle_messages=Rate(0.001, 8.0))
+    async with (
+        serving(engine=engine, client_limits=limits) as (manager, address),
+        linked(address) as link,
+    ):
+        params = SamplingParams(temperature=0, max_tokens=400)
+        answer = await ask(link, PROMPT, OracleDrafter(0.7), params)
+        assert list(answer.tokens) == continuation(PROMPT, 400) and len(answer.rounds) > 50
+        assert not manager.stats.limited
 
 
-def test_handing_the_drive_back_meets_no_limit():
-    async def scenario():
-        engine = SlowEngine(num_blocks=1100, context_length=4000)  # so that no draft comes late
-        limits = ClientLimits(idle_messages=Rate(0.001, 8.0))
-        async with (
-            serving(engine=engine, client_limits=limits) as (manager, address),
-            linked(address) as link,
-        ):
-            drafter = Hesitant(1.0)
-            answer = await ask(link, PROMPT, drafter, LONG)
-            assert list(answer.tokens) == continuation(PROMPT, 150) and drafter.times > 30
-            assert not manager.stats.limited
-
-    asyncio.run(scenario())
+async def test_handing_the_drive_back_meets_no_limit():
+    engine = SlowEngine(num_blocks=1100, context_length=4000)  # so that no draft comes late
+    limits = ClientLimits(idle_messages=Rate(0.001, 8.0))
+    async with (
+        serving(engine=engine, client_limits=limits) as (manager, address),
+        linked(address) as link,
+    ):
+        drafter = Hesitant(1.0)
+        answer = await ask(link, PROMPT, drafter, LONG)
+        assert list(answer.tokens) == continuation(PROMPT, 150) and drafter.times > 30
+        assert not manager.stats.limited
 
 
-def test_large_messages_wait_before_they_are_parsed():
-    async def scenario():
-        limits = ClientLimits(bytes=Rate(3e4, 1e5), small_bytes=1000)
-        async with serving(client_limits=limits) as (manager, address), linked(address) as link:
-            started = time.monotonic()
-            huge = Open("a" * 12_000, LONG)  # 64 characters for each position of the context, nearly
-            replies = await asyncio.gather(*(first_reply(link, huge) for _ in range(12)))
-            assert all(isinstance(reply, Failure) for reply in replies)
-            assert time.monotonic() - started > 0.3 and manager.stats.limited["bytes"] >= 3
-            assert (await finish(link))[1] == continuation(PROMPT, 20)
-
-    asyncio.run(scenario())
+async def test_large_messages_wait_before_they_are_parsed():
+    limits = ClientLimits(bytes=Rate(3e4, 1e5), small_bytes=1000)
+    async with serving(client_limits=limits) as (manager, address), linked(address) as link:
+        started = time.monotonic()
+        huge = Open("a" * 12_000, LONG)  # 64 characters for each position of the context, nearly
+        replies = await asyncio.gather(*(first_reply(link, huge) for _ in range(12)))
+        assert all(isinstance(reply, Failure) for reply in replies)
+        assert time.monotonic() - started > 0.3 and manager.stats.limited["bytes"] >= 3
+        assert (await finish(link))[1] == continuation(PROMPT, 20)
 
 
-def test_calls_wait_until_the_reading_of_the_last_ones_is_paid():
+async def test_calls_wait_until_the_reading_of_the_last_ones_is_paid():
     """Small messages of many parts: each becomes thousands of objects."""
-
-    async def scenario():
-        limits = ClientLimits(reading=Rate(0.05, 0.01))
-        async with serving(client_limits=limits) as (manager, address), linked(address) as link:
-            turns = Open(tuple([ChatMessage("", "")] * 3000), LONG)
-            replies = [await first_reply(link, turns) for _ in range(3)]
-            assert all(isinstance(reply, Failure) for reply in replies)
-            assert manager.stats.limited["reading"]
-
-    asyncio.run(scenario())
+    limits = ClientLimits(reading=Rate(0.05, 0.01))
+    async with serving(client_limits=limits) as (manager, address), linked(address) as link:
+        turns = Open(tuple([ChatMessage("", "")] * 3000), LONG)
+        replies = [await first_reply(link, turns) for _ in range(3)]
+        assert all(isinstance(reply, Failure) for reply in replies)
+        assert manager.stats.limited["reading"]
 
 
-def test_calls_wait_until_the_tokenizing_of_the_last_ones_is_paid():
+async def test_calls_wait_until_the_tokenizing_of_the_last_ones_is_paid():
     """A text that does not fit is refused only once its tokens are known."""
 
     class SlowText(FakeText):
@@ -154,28 +136,22 @@ def test_calls_wait_until_the_tokenizing_of_the_last_ones_is_paid():
                 pass
             return super().encode(text)
 
-    async def scenario():
-        limits = ClientLimits(reading=Rate(0.1, 0.01))
-        serves = serving(client_limits=limits, text=SlowText())
-        async with serves as (manager, address), linked(address) as link:
-            started = time.monotonic()
-            for _ in range(3):
-                assert isinstance(await first_reply(link, Open("a" * 400, LONG)), Failure)
-            assert manager.stats.limited["reading"] == 2
-            assert time.monotonic() - started > 0.25  # (2 * 0.02 - 0.01) / 0.1, beside 3 * 0.02 for the work
-
-    asyncio.run(scenario())
+    limits = ClientLimits(reading=Rate(0.1, 0.01))
+    serves = serving(client_limits=limits, text=SlowText())
+    async with serves as (manager, address), linked(address) as link:
+        started = time.monotonic()
+        for _ in range(3):
+            assert isinstance(await first_reply(link, Open("a" * 400, LONG)), Failure)
+        assert manager.stats.limited["reading"] == 2
+        assert time.monotonic() - started > 0.25  # (2 * 0.02 - 0.01) / 0.1, beside 3 * 0.02 for the work
 
 
-def test_a_peer_cannot_send_far_ahead_of_what_is_read():
-    async def scenario():
-        engine = FakeEngine(num_blocks=1100, context_length=4000)
-        limits = ClientLimits(idle_messages=Rate(0.001, 8.0))
-        async with serving(engine=engine, client_limits=limits, tenants=TWO) as (manager, address):
-            sent = await asyncio.to_thread(_bytes_ahead, Peer(address, "token-a"), 4 << 20)
-            assert manager.stats.limited["idle_messages"] and sent < 1 << 20
-
-    asyncio.run(scenario())
+async def test_a_peer_cannot_send_far_ahead_of_what_is_read():
+    engine = FakeEngine(num_blocks=1100, context_length=4000)
+    limits = ClientLimits(idle_messages=Rate(0.001, 8.0))
+    async with serving(engine=engine, client_limits=limits, tenants=TWO) as (manager, address):
+        sent = await asyncio.to_thread(_bytes_ahead, Peer(address, "token-a"), 4 << 20)
+        assert manager.stats.limited["idle_messages"] and sent < 1 << 20
 
 
 def _bytes_ahead(peer, most):
@@ -191,32 +167,25 @@ def _bytes_ahead(peer, most):
     return sent
 
 
-def test_calls_wait_for_their_turn():
-    async def scenario():
-        limits = ClientLimits(calls=Rate(10.0, 5.0))
-        async with serving(client_limits=limits) as (manager, address), linked(address) as link:
-            started = time.monotonic()
-            await asyncio.gather(*(link.describe() for _ in range(20)))
-            assert time.monotonic() - started > 0.25 and manager.stats.limited["calls"] > 10
-
-    asyncio.run(scenario())
+async def test_calls_wait_for_their_turn():
+    limits = ClientLimits(calls=Rate(10.0, 5.0))
+    async with serving(client_limits=limits) as (manager, address), linked(address) as link:
+        started = time.monotonic()
+        await asyncio.gather(*(link.describe() for _ in range(20)))
+        assert time.monotonic() - started > 0.25 and manager.stats.limited["calls"] > 10
 
 
-def test_calls_beyond_those_that_may_wait_are_sent_away():
-    async def scenario():
-        limits = ClientLimits(calls=Rate(0.1, 1.0), opening=4)
-        async with serving(client_limits=limits) as (manager, address), linked(address) as link:
-            calls = [asyncio.ensure_future(link.describe()) for _ in range(20)]
-            await until(lambda: sum(call.done() for call in calls) == 20 - 4)
-            for call in calls:
-                call.cancel()
-            ends = await asyncio.gather(*calls, return_exceptions=True)
-            assert (
-                sum(isinstance(end, Unreachable) for end in ends) == 15
-                and manager.stats.limited["streams"] == 15
-            )
-
-    asyncio.run(scenario())
+async def test_calls_beyond_those_that_may_wait_are_sent_away():
+    limits = ClientLimits(calls=Rate(0.1, 1.0), opening=4)
+    async with serving(client_limits=limits) as (manager, address), linked(address) as link:
+        calls = [asyncio.ensure_future(link.describe()) for _ in range(20)]
+        await until(lambda: sum(call.done() for call in calls) == 20 - 4)
+        for call in calls:
+            call.cancel()
+        ends = await asyncio.gather(*calls, return_exceptions=True)
+        assert (
+            sum(isinstance(end, Unreachable) for end in ends) == 15 and manager.stats.limited["streams"] == 15
+        )
 
 
 # -- connections ------------------------------------------------------------------------------------------
@@ -232,31 +201,25 @@ async def bearing_few_refusals():
             assert (await finish(link))[1] == continuation(PROMPT, 20)
 
 
-def test_too_many_calls_without_access_close_the_connection():
-    async def scenario():
-        async with bearing_few_refusals() as (manager, address):
-            async with raw_connection(address, token="wrong") as stranger:
-                for _ in range(30):
-                    stranger.call(opening())
-                await asyncio.wait_for(stranger.closed.wait(), 20)
-            async with raw_connection(address, token="wrong") as again:
-                again.call(opening())  # its address is known by now
-                await asyncio.wait_for(again.closed.wait(), 20)
-            assert manager.stats.refused["unauthorized"] == 31
-
-    asyncio.run(scenario())
+async def test_too_many_calls_without_access_close_the_connection():
+    async with bearing_few_refusals() as (manager, address):
+        async with raw_connection(address, token="wrong") as stranger:
+            for _ in range(30):
+                stranger.call(opening())
+            await asyncio.wait_for(stranger.closed.wait(), 20)
+        async with raw_connection(address, token="wrong") as again:
+            again.call(opening())  # its address is known by now
+            await asyncio.wait_for(again.closed.wait(), 20)
+        assert manager.stats.refused["unauthorized"] == 31
 
 
-def test_a_connection_that_only_resets_is_closed():
-    async def scenario():
-        async with bearing_few_refusals() as (manager, address):
-            async with raw_connection(address, token="token-a") as restless:
-                while not restless.closed.is_set():
-                    restless.reset(restless.call())
-                    await asyncio.sleep(0.001)
-            assert manager.stats.limited["refusals"]
-
-    asyncio.run(scenario())
+async def test_a_connection_that_only_resets_is_closed():
+    async with bearing_few_refusals() as (manager, address):
+        async with raw_connection(address, token="token-a") as restless:
+            while not restless.closed.is_set():
+                restless.reset(restless.call())
+                await asyncio.sleep(0.001)
+        assert manager.stats.limited["refusals"]
 
 
 PEERS = {
@@ -274,19 +237,16 @@ def test_peers_and_their_addresses(name):
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_one_connection_is_closed_and_no_other(host):
-    async def scenario():
-        accepted = []
-        server = await asyncio.start_server(lambda *ends: accepted.append(ends), host, 0)
-        port = server.sockets[0].getsockname()[1]
-        ends = [await asyncio.open_connection(host, port) for _ in range(3)]
-        await until(lambda: len(accepted) == 3)
-        own = ends[1][1].get_extra_info("sockname")[1]
-        ConnectionCloser().close(f"ipv4:{host}:{own}" if "." in host else f"ipv6:%5B{host}%5D:{own}")
-        assert await asyncio.wait_for(ends[1][0].read(), 20) == b""
-        assert not ends[0][0].at_eof() and not ends[2][0].at_eof()
-        for _, writer in (*ends, *accepted):
-            writer.close()
-        server.close()
-
-    asyncio.run(scenario())
+async def test_one_connection_is_closed_and_no_other(host):
+    accepted = []
+    server = await asyncio.start_server(lambda *ends: accepted.append(ends), host, 0)
+    port = server.sockets[0].getsockname()[1]
+    ends = [await asyncio.open_connection(host, port) for _ in range(3)]
+    await until(lambda: len(accepted) == 3)
+    own = ends[1][1].get_extra_info("sockname")[1]
+    ConnectionCloser().close(f"ipv4:{host}:{own}" if "." in host else f"ipv6:%5B{host}%5D:{own}")
+    assert await asyncio.wait_for(ends[1][0].read(), 20) == b""
+    assert not ends[0][0].at_eof() and not ends[2][0].at_eof()
+    for _, writer in (*ends, *accepted):
+        writer.close()
+    server.close()

@@ -51,32 +51,25 @@ def test_what_is_promised_is_what_is_waited_for():
 
 
 @pytest.mark.timed
-def test_a_server_that_died_between_two_requests():
-    async def scenario():
-        async with serving() as (_, address):
-            link = Link(Endpoint(address))
-            session = RemoteSession(link.connect, Open(PROMPT))
-            await session.open()
-            await session.close()
-        started = time.monotonic()
-        with pytest.raises(Unreachable):
-            await RemoteSession(link.connect, Open(PROMPT)).open()
-        await link.close()
-        assert time.monotonic() - started < PROMISED
-
-    asyncio.run(scenario())
+async def test_a_server_that_died_between_two_requests():
+    async with serving() as (_, address):
+        link = Link(Endpoint(address))
+        session = RemoteSession(link.connect, Open(PROMPT))
+        await session.open()
+        await session.close()
+    started = time.monotonic()
+    with pytest.raises(Unreachable):
+        await RemoteSession(link.connect, Open(PROMPT)).open()
+    await link.close()
+    assert time.monotonic() - started < PROMISED
 
 
-def test_a_write_to_a_stream_that_was_closed_is_a_loss_and_no_cancellation():
+async def test_a_write_to_a_stream_that_was_closed_is_a_loss_and_no_cancellation():
     """A cancellation out of `send` would look like the reader's own."""
-
-    async def scenario():
-        async with serving() as (_, address), linked(address) as link:
-            stream = link.connect()
-            await stream.send(Open(PROMPT))
-            await stream.receive()
-            await stream.close()
-            with pytest.raises(Unreachable):
-                await stream.send(Cancel())
-
-    asyncio.run(scenario())
+    async with serving() as (_, address), linked(address) as link:
+        stream = link.connect()
+        await stream.send(Open(PROMPT))
+        await stream.receive()
+        await stream.close()
+        with pytest.raises(Unreachable):
+            await stream.send(Cancel())

@@ -74,108 +74,84 @@ async def no_further_step(manager, engine):
     assert engine.begun == 2
 
 
-def test_past_its_deadline_a_session_leaves_within_one_step():
-    async def scenario():
-        async with stepped() as (manager, engine, address):
-            channel, call = await opened(address, timeout=3.0)
-            await in_its_second_step(engine, call)
-            with pytest.raises(grpc.aio.AioRpcError) as error:
-                await call.read()
-            assert error.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-            await until(lambda: not manager.loop.machine.sessions and not manager.remembered)
-            await no_further_step(manager, engine)
-            await until(
-                lambda: (
-                    manager.loop.machine.target.pool.num_free == manager.loop.machine.target.pool.num_blocks
-                )
-            )
-            await channel.close()
-
-    asyncio.run(scenario())
+async def test_past_its_deadline_a_session_leaves_within_one_step():
+    async with stepped() as (manager, engine, address):
+        channel, call = await opened(address, timeout=3.0)
+        await in_its_second_step(engine, call)
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await call.read()
+        assert error.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        await until(lambda: not manager.loop.machine.sessions and not manager.remembered)
+        await no_further_step(manager, engine)
+        await until(
+            lambda: manager.loop.machine.target.pool.num_free == manager.loop.machine.target.pool.num_blocks
+        )
+        await channel.close()
 
 
-def test_a_cancelled_session_leaves_within_one_step():
-    async def scenario():
-        async with stepped() as (manager, engine, address):
-            channel, call = await opened(address)
-            await in_its_second_step(engine, call)
-            await call.write(codec.encode_client(Cancel()))
-            await until(lambda: not manager.loop.machine.sessions and not manager.remembered)
-            await no_further_step(manager, engine)
-            await until(
-                lambda: (
-                    manager.loop.machine.target.pool.num_free == manager.loop.machine.target.pool.num_blocks
-                )
-            )
-            await channel.close()
-
-    asyncio.run(scenario())
+async def test_a_cancelled_session_leaves_within_one_step():
+    async with stepped() as (manager, engine, address):
+        channel, call = await opened(address)
+        await in_its_second_step(engine, call)
+        await call.write(codec.encode_client(Cancel()))
+        await until(lambda: not manager.loop.machine.sessions and not manager.remembered)
+        await no_further_step(manager, engine)
+        await until(
+            lambda: manager.loop.machine.target.pool.num_free == manager.loop.machine.target.pool.num_blocks
+        )
+        await channel.close()
 
 
-def test_a_session_whose_client_is_gone_is_remembered_and_computes_nothing():
-    async def scenario():
-        async with stepped() as (manager, engine, address):
-            channel, call = await opened(address, timeout=60)
-            await in_its_second_step(engine, call)
-            call.cancel()
-            await until(lambda: all(not session.has_reader for session in manager.remembered))
-            await no_further_step(manager, engine)
-            assert len(manager.remembered) == 1  # its deadline is far: the client may come back
-            await channel.close()
-
-    asyncio.run(scenario())
+async def test_a_session_whose_client_is_gone_is_remembered_and_computes_nothing():
+    async with stepped() as (manager, engine, address):
+        channel, call = await opened(address, timeout=60)
+        await in_its_second_step(engine, call)
+        call.cancel()
+        await until(lambda: all(not session.has_reader for session in manager.remembered))
+        await no_further_step(manager, engine)
+        assert len(manager.remembered) == 1  # its deadline is far: the client may come back
+        await channel.close()
 
 
-def test_a_deadline_that_passes_while_the_prompt_is_read():
-    async def scenario():
-        async with stepped() as (manager, engine, address):
-            manager.inputs.text = text = SlowText()
-            channel = grpc.aio.insecure_channel(address)
-            call = verify_pb2_grpc.VerifyStub(channel).Sequence(timeout=2.0)
-            await call.write(codec.encode_client(Open("words", LONG)))
-            await until(lambda: text.waiting == 1)
-            await until(lambda: not manager._admission.taken)
-            assert text.waiting == 1 and not manager.remembered and engine.begun == 0
-            text.go.set()
-            await channel.close()
-
-    asyncio.run(scenario())
+async def test_a_deadline_that_passes_while_the_prompt_is_read():
+    async with stepped() as (manager, engine, address):
+        manager.inputs.text = text = SlowText()
+        channel = grpc.aio.insecure_channel(address)
+        call = verify_pb2_grpc.VerifyStub(channel).Sequence(timeout=2.0)
+        await call.write(codec.encode_client(Open("words", LONG)))
+        await until(lambda: text.waiting == 1)
+        await until(lambda: not manager._admission.taken)
+        assert text.waiting == 1 and not manager.remembered and engine.begun == 0
+        text.go.set()
+        await channel.close()
 
 
-def test_a_deadline_holds_whatever_carries_the_stream():
+async def test_a_deadline_holds_whatever_carries_the_stream():
     """Here nobody but the server itself looks at it: the peer is silent."""
+    engine = SteppedEngine()
+    async with running(engine, limits=SessionLimits(linger=60)) as network:
+        messages, sent = [Open(PROMPT, LONG)], []
 
-    async def scenario():
-        engine = SteppedEngine()
-        async with running(engine, limits=SessionLimits(linger=60)) as network:
-            messages, sent = [Open(PROMPT, LONG)], []
+        async def receive():
+            return messages.pop() if messages else await asyncio.get_running_loop().create_future()
 
-            async def receive():
-                return messages.pop() if messages else await asyncio.get_running_loop().create_future()
+        async def send(message):
+            sent.append(message)
+            await asyncio.sleep(0)
 
-            async def send(message):
-                sent.append(message)
-                await asyncio.sleep(0)
-
-            with pytest.raises(TimeoutError):
-                await serve_stream(network.manager, "local", receive, send, 0.1)
-            assert isinstance(sent[0], Opened) and not network.manager.remembered
-            engine.permits.release()
-
-    asyncio.run(scenario())
+        with pytest.raises(TimeoutError):
+            await serve_stream(network.manager, "local", receive, send, 0.1)
+        assert isinstance(sent[0], Opened) and not network.manager.remembered
+        engine.permits.release()
 
 
-def test_a_deadline_passes_a_little_early():
+async def test_a_deadline_passes_a_little_early():
     """A client's deadline is rounded up on its way: its end must not look like a link that broke."""
-
-    async def scenario():
-        clock = asyncio.get_running_loop().time
-        deadline = Deadline(100.0)
-        assert not deadline.passed
-        deadline.at = clock() + 2.0
-        assert deadline.passed
-        deadline.at = clock() + 3.0
-        assert not deadline.passed
-        assert not Deadline(None).passed
-
-    asyncio.run(scenario())
+    clock = asyncio.get_running_loop().time
+    deadline = Deadline(100.0)
+    assert not deadline.passed
+    deadline.at = clock() + 2.0
+    assert deadline.passed
+    deadline.at = clock() + 3.0
+    assert not deadline.passed
+    assert not Deadline(None).passed

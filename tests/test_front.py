@@ -60,22 +60,18 @@ def test_a_machine_without_haproxy_is_told_what_to_install(monkeypatch):
 
 
 @needs_haproxy
-def test_devices_read_through_the_front_and_a_flood_of_wrong_tokens_ends_at_it():
+async def test_devices_read_through_the_front_and_a_flood_of_wrong_tokens_ends_at_it():
     """Streams of one connection share one connection to the server; the flood's source is another than the device's."""
-
-    async def scenario():
-        async with serving(tenants=TENANTS) as (manager, address):
-            with fronted(Peer(address, "another token"), 0) as (peer, _):
-                async with linked(peer.address, token=peer.token, tls=True, tls_ca=peer.tls_ca) as link:
-                    for _ in range(2):
-                        await asyncio.gather(*(finish(link) for _ in range(3)))
-                    tally = await asyncio.to_thread(_flood, replace(peer, source="127.0.0.2"))
-                    assert len((await finish(link))[1]) == 20
-            # What is on its way when the front cuts the connection still reaches the server.
-            assert manager.stats.refused["unauthorized"] <= STREAMS_10_S + floods.UNANSWERED
-            assert tally["lost"] >= 3
-
-    asyncio.run(scenario())
+    async with serving(tenants=TENANTS) as (manager, address):
+        with fronted(Peer(address, "another token"), 0) as (peer, _):
+            async with linked(peer.address, token=peer.token, tls=True, tls_ca=peer.tls_ca) as link:
+                for _ in range(2):
+                    await asyncio.gather(*(finish(link) for _ in range(3)))
+                tally = await asyncio.to_thread(_flood, replace(peer, source="127.0.0.2"))
+                assert len((await finish(link))[1]) == 20
+        # What is on its way when the front cuts the connection still reaches the server.
+        assert manager.stats.refused["unauthorized"] <= STREAMS_10_S + floods.UNANSWERED
+        assert tally["lost"] >= 3
 
 
 def _flood(peer: Peer) -> Counter[str]:

@@ -51,60 +51,50 @@ def home(one):
     return next(replica for replica in one.members if any(s.has_reader for s in replica.manager.remembered))
 
 
-def test_replicas_answer_through_the_gateway_under_the_tenants_name():
-    async def scenario():
-        async with (
-            api("a", "b", tenants=TOKENS) as (one, address),
-            asking(address, "secret-1") as client,
-            asking(address) as stranger,
-        ):
-            await until_ready(client)
-            assert await said(client, n=2) == words(12)
-            assert (await stranger.post("/v1/completions", json=HI)).status_code == 401
-            async with client.stream("POST", "/v1/completions", json=LONG):
-                await until(lambda: any(replica.manager.remembered for replica in one.members))
-                assert {s.tenant for s in home(one).manager.remembered} == {"alice"}
-            await until(lambda: not any(s.has_reader for r in one.members for s in r.manager.remembered))
-
-    asyncio.run(scenario())
+async def test_replicas_answer_through_the_gateway_under_the_tenants_name():
+    async with (
+        api("a", "b", tenants=TOKENS) as (one, address),
+        asking(address, "secret-1") as client,
+        asking(address) as stranger,
+    ):
+        await until_ready(client)
+        assert await said(client, n=2) == words(12)
+        assert (await stranger.post("/v1/completions", json=HI)).status_code == 401
+        async with client.stream("POST", "/v1/completions", json=LONG):
+            await until(lambda: any(replica.manager.remembered for replica in one.members))
+            assert {s.tenant for s in home(one).manager.remembered} == {"alice"}
+        await until(lambda: not any(s.has_reader for r in one.members for s in r.manager.remembered))
 
 
 @pytest.mark.parametrize("draining", [False, True])
 @pytest.mark.parametrize("how", ["stop", "drain"])
-def test_a_replica_that_goes_in_mid_answer_changes_no_text(how, draining):
+async def test_a_replica_that_goes_in_mid_answer_changes_no_text(how, draining):
     """While the gateway drained, the answer was refused another replica, and broke off after 30 s."""
-
-    async def scenario():
-        async with api("a", "b") as (one, address), asking(address) as client:
-            await until_ready(client)
-            text, lost = "", False
-            async with client.stream("POST", "/v1/completions", json=LONG) as response:
-                async for line in response.aiter_lines():
-                    if not line.startswith("data: {"):
-                        continue
-                    text += json.loads(line[6:])["choices"][0]["text"]
-                    if not lost and text:
-                        lost, gone = True, home(one)
-                        one.serving.gateway.draining = draining
-                        one.members.remove(gone)
-                        await getattr(gone, how)()
-            assert text == words(150) and lost
-            assert one.members[0].manager.stats.opened["new"] == 1
-
-    asyncio.run(scenario())
+    async with api("a", "b") as (one, address), asking(address) as client:
+        await until_ready(client)
+        text, lost = "", False
+        async with client.stream("POST", "/v1/completions", json=LONG) as response:
+            async for line in response.aiter_lines():
+                if not line.startswith("data: {"):
+                    continue
+                text += json.loads(line[6:])["choices"][0]["text"]
+                if not lost and text:
+                    lost, gone = True, home(one)
+                    one.serving.gateway.draining = draining
+                    one.members.remove(gone)
+                    await getattr(gone, how)()
+        assert text == words(150) and lost
+        assert one.members[0].manager.stats.opened["new"] == 1
 
 
-def test_without_a_replica_it_says_so():
-    async def scenario():
-        async with api() as (one, address), asking(address) as client:
-            for path in ("/readyz", "/v1/models"):
-                assert (await client.get(path)).status_code == 503
-            assert (await client.get("/health")).status_code == 200
-            await one.add("a", text=_Text())
-            await until_ready(client)
-            assert await said(client) == words(12)
-            one.serving.gateway.draining = True
-            refused = await client.post("/v1/completions", json=HI)
-            assert refused.status_code == 429 and "shutting down" in refused.text
-
-    asyncio.run(scenario())
+async def test_without_a_replica_it_says_so():
+    async with api() as (one, address), asking(address) as client:
+        for path in ("/readyz", "/v1/models"):
+            assert (await client.get(path)).status_code == 503
+        assert (await client.get("/health")).status_code == 200
+        await one.add("a", text=_Text())
+        await until_ready(client)
+        assert await said(client) == words(12)
+        one.serving.gateway.draining = True
+        refused = await client.post("/v1/completions", json=HI)
+        assert refused.status_code == 429 and "shutting down" in refused.text

@@ -68,56 +68,48 @@ def used_mb():
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def test_each_tenant_gets_its_own_or_none(tmp_path):
+async def test_each_tenant_gets_its_own_or_none(tmp_path):
     drafts = store_with(tmp_path / "store", manifest(3))
     other = store_with(tmp_path / "store", manifest(tenant="garage"), content=WEIGHTS[:5])
     assert other.newest("garage") and drafts.newest("kitchen")
-
-    async def main():
-        async with serving(TENANTS, drafts=hand_out(drafts)) as (_, address):
-            async with linked(address, token="k") as link:
-                kept, fetched = await fetch_draft(link, KITCHEN)
-                assert fetched and kept.draft.serial == 3
-                assert store.model_file("adapted", "*.gguf").read_bytes() == WEIGHTS
-                assert b"".join(await parts(link, handed().sha256, 262_000)) == WEIGHTS[262_000:]
-                with pytest.raises(NotFound, match="no such file"):  # of the other tenant
-                    await parts(link, handed(WEIGHTS[:5]).sha256)
-                with pytest.raises(InvalidRequest, match="262144 bytes"):
-                    await parts(link, handed().sha256, 262_145)
-                with pytest.raises(InvalidRequest, match="leave offset out"):
-                    await parts(link, "", 5)
-                with pytest.raises(InvalidRequest, match="64 hex"):
-                    await parts(link, "../../../etc/passwd")
-            async with linked(address, token="g") as link:
-                with pytest.raises(OpenSledError, match="for devices of 'garage'"):
-                    await fetch_draft(link, KITCHEN)
-                with pytest.raises(NotFound, match="no such file"):
-                    await parts(link, handed().sha256)
-                kept, _ = await fetch_draft(link, replace(KITCHEN, tenant="garage"))
-                assert kept.draft.tenant == "garage"
-            async with linked(address, token="x") as link:
-                with pytest.raises(Unauthorized):
-                    await parts(link)
-
-    asyncio.run(main())
+    async with serving(TENANTS, drafts=hand_out(drafts)) as (_, address):
+        async with linked(address, token="k") as link:
+            kept, fetched = await fetch_draft(link, KITCHEN)
+            assert fetched and kept.draft.serial == 3
+            assert store.model_file("adapted", "*.gguf").read_bytes() == WEIGHTS
+            assert b"".join(await parts(link, handed().sha256, 262_000)) == WEIGHTS[262_000:]
+            with pytest.raises(NotFound, match="no such file"):  # of the other tenant
+                await parts(link, handed(WEIGHTS[:5]).sha256)
+            with pytest.raises(InvalidRequest, match="262144 bytes"):
+                await parts(link, handed().sha256, 262_145)
+            with pytest.raises(InvalidRequest, match="leave offset out"):
+                await parts(link, "", 5)
+            with pytest.raises(InvalidRequest, match="64 hex"):
+                await parts(link, "../../../etc/passwd")
+        async with linked(address, token="g") as link:
+            with pytest.raises(OpenSledError, match="for devices of 'garage'"):
+                await fetch_draft(link, KITCHEN)
+            with pytest.raises(NotFound, match="no such file"):
+                await parts(link, handed().sha256)
+            kept, _ = await fetch_draft(link, replace(KITCHEN, tenant="garage"))
+            assert kept.draft.tenant == "garage"
+        async with linked(address, token="x") as link:
+            with pytest.raises(Unauthorized):
+                await parts(link)
 
 
-def test_a_gateway_hands_out_what_it_has_itself(tmp_path):
+async def test_a_gateway_hands_out_what_it_has_itself(tmp_path):
     drafts = store_with(tmp_path / "store", manifest())
-
-    async def main():
-        one = Cluster(ServeConfig(drafts=str(drafts.folder)), TENANTS)
-        await one.open_gateway()
-        try:
-            async with linked(one.address, token="k") as link:
-                assert b"".join(await parts(link, handed().sha256)) == WEIGHTS
-            async with linked(one.address, token="g") as link:
-                with pytest.raises(NotFound, match="device's tenant"):
-                    await parts(link)
-        finally:
-            await one.serving.stop()
-
-    asyncio.run(main())
+    one = Cluster(ServeConfig(drafts=str(drafts.folder)), TENANTS)
+    await one.open_gateway()
+    try:
+        async with linked(one.address, token="k") as link:
+            assert b"".join(await parts(link, handed().sha256)) == WEIGHTS
+        async with linked(one.address, token="g") as link:
+            with pytest.raises(NotFound, match="device's tenant"):
+                await parts(link)
+    finally:
+        await one.serving.stop()
 
 
 def test_without_drafts_the_answer_says_so(tmp_path):
@@ -130,79 +122,63 @@ def test_without_drafts_the_answer_says_so(tmp_path):
     asyncio.run(main(hand_out(store_with(tmp_path / "store", manifest())), "device's tenant"))
 
 
-def test_what_is_published_while_a_server_runs_is_handed_out(tmp_path):
+async def test_what_is_published_while_a_server_runs_is_handed_out(tmp_path):
     drafts = store_with(tmp_path / "store")
-
-    async def main():
-        async with (
-            serving(TENANTS, drafts=hand_out(drafts)) as (_, address),
-            linked(address, token="k") as link,
-        ):
-            with pytest.raises(NotFound):
-                await fetch_draft(link, KITCHEN)
-            store_with(tmp_path / "store", manifest())
-            assert (await fetch_draft(link, KITCHEN))[1]
-            drafts.delete("kitchen")
-            with pytest.raises(NotFound):
-                await parts(link)
-
-    asyncio.run(main())
+    async with (
+        serving(TENANTS, drafts=hand_out(drafts)) as (_, address),
+        linked(address, token="k") as link,
+    ):
+        with pytest.raises(NotFound):
+            await fetch_draft(link, KITCHEN)
+        store_with(tmp_path / "store", manifest())
+        assert (await fetch_draft(link, KITCHEN))[1]
+        drafts.delete("kitchen")
+        with pytest.raises(NotFound):
+            await parts(link)
 
 
 @pytest.mark.parametrize("content", [WEIGHTS[:100_000], None])
-def test_a_file_that_is_damaged_on_the_server(tmp_path, content):
+async def test_a_file_that_is_damaged_on_the_server(tmp_path, content):
     drafts = store_with(tmp_path / "store", manifest())
     [file] = (drafts.folder / "files").iterdir()
     file.write_bytes(content) if content else file.unlink()
-
-    async def main():
-        async with (
-            serving(TENANTS, drafts=hand_out(drafts)) as (_, address),
-            linked(address, token="k") as link,
-        ):
-            with pytest.raises(NotFound, match="missing or damaged on the server"):
-                await fetch_draft(link, KITCHEN)
-            assert (await finish(link))[1] == continuation(PROMPT, GREEDY.max_tokens)
-
-    asyncio.run(main())
+    async with (
+        serving(TENANTS, drafts=hand_out(drafts)) as (_, address),
+        linked(address, token="k") as link,
+    ):
+        with pytest.raises(NotFound, match="missing or damaged on the server"):
+            await fetch_draft(link, KITCHEN)
+        assert (await finish(link))[1] == continuation(PROMPT, GREEDY.max_tokens)
 
 
-def test_all_transfers_share_one_rate(tmp_path):
+async def test_all_transfers_share_one_rate(tmp_path):
     drafts = store_with(tmp_path / "store", manifest())
-
-    async def main():
-        rate = 4e5
-        async with (
-            serving(TENANTS, drafts=hand_out(drafts, rate)) as (_, address),
-            linked(address, token="k") as one,
-            linked(address, token="k") as two,
-        ):
-            began = time.monotonic()
-            await asyncio.gather(parts(one, handed().sha256), parts(two, handed().sha256))
-            # A quarter of a second of it may come at once
-            assert time.monotonic() - began > (2 * len(WEIGHTS) - rate / 4) / rate * 0.9
-
-    asyncio.run(main())
+    rate = 4e5
+    async with (
+        serving(TENANTS, drafts=hand_out(drafts, rate)) as (_, address),
+        linked(address, token="k") as one,
+        linked(address, token="k") as two,
+    ):
+        began = time.monotonic()
+        await asyncio.gather(parts(one, handed().sha256), parts(two, handed().sha256))
+        # A quarter of a second of it may come at once
+        assert time.monotonic() - began > (2 * len(WEIGHTS) - rate / 4) / rate * 0.9
 
 
-def test_more_transfers_than_a_client_may_have_are_refused_with_a_time(tmp_path):
+async def test_more_transfers_than_a_client_may_have_are_refused_with_a_time(tmp_path):
     drafts = store_with(tmp_path / "store", manifest())
-
-    async def main():
-        out = hand_out(drafts, 1000.0)
-        async with serving(TENANTS, drafts=out) as (_, address), AsyncExitStack() as stack:
-            links = [await stack.enter_async_context(linked(address, token="k")) for _ in range(5)]
-            running = [asyncio.ensure_future(parts(link, handed().sha256)) for link in links[1:]]
-            await until(lambda: out._transfers[""] == module.MAX_OF_CLIENT)
-            with pytest.raises(Overloaded, match="too many transfers") as refused:
-                await parts(links[0])
-            assert refused.value.retry_after == module.RETRY_S and out._met["drafts"] == 1
-            for task in running:
-                task.cancel()
-            await until(lambda: not out._transfers)
-            assert await parts(links[0])
-
-    asyncio.run(main())
+    out = hand_out(drafts, 1000.0)
+    async with serving(TENANTS, drafts=out) as (_, address), AsyncExitStack() as stack:
+        links = [await stack.enter_async_context(linked(address, token="k")) for _ in range(5)]
+        running = [asyncio.ensure_future(parts(link, handed().sha256)) for link in links[1:]]
+        await until(lambda: out._transfers[""] == module.MAX_OF_CLIENT)
+        with pytest.raises(Overloaded, match="too many transfers") as refused:
+            await parts(links[0])
+        assert refused.value.retry_after == module.RETRY_S and out._met["drafts"] == 1
+        for task in running:
+            task.cancel()
+        await until(lambda: not out._transfers)
+        assert await parts(links[0])
 
 
 def test_transfers_that_end_at_once_take_no_time_of_others(tmp_path):
@@ -236,19 +212,15 @@ def test_transfers_that_end_at_once_take_no_time_of_others(tmp_path):
     assert asyncio.run(main()) < 5 * len(content) / rate * 1.5
 
 
-def test_an_older_server_is_named(monkeypatch):
+async def test_an_older_server_is_named(monkeypatch):
     def without(face, server):
         calls = {"Describe": grpc.unary_unary_rpc_method_handler(face.Describe)}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_NAME, calls),))
 
     monkeypatch.setattr(service.VerifyService, "add_to", without)
-
-    async def main():
-        async with serving() as (_, address), linked(address) as link:
-            with pytest.raises(Unsupported, match="older than this device"):
-                await fetch_draft(link, KITCHEN)
-
-    asyncio.run(main())
+    async with serving() as (_, address), linked(address) as link:
+        with pytest.raises(Unsupported, match="older than this device"):
+            await fetch_draft(link, KITCHEN)
 
 
 @asynccontextmanager

@@ -51,18 +51,15 @@ def errs(share, seed=0):
     [(0.0, Weather()), (0.2, Weather()), (1.0, Weather()), (0.2, STORM)],
     ids=["agrees", "differs", "lies", "differs in a storm"],
 )
-def test_the_text_is_the_top_targets(share, weather):
-    async def scenario():
-        middle = FakeEngine(target=errs(share))
-        async with tiers(FakeEngine(), middle, weather=weather, above=weather) as (network, _, _):
-            asked = [
-                ask(network, [3, 1, 4, seed], OracleDrafter(0.7, seed), patience=IMPATIENT)
-                for seed in range(1, 6)
-            ]
-            for seed, answer in enumerate(await asyncio.gather(*asked), 1):
-                assert list(answer.tokens) == continuation([3, 1, 4, seed], 40)
-
-    asyncio.run(scenario())
+async def test_the_text_is_the_top_targets(share, weather):
+    middle = FakeEngine(target=errs(share))
+    async with tiers(FakeEngine(), middle, weather=weather, above=weather) as (network, _, _):
+        asked = [
+            ask(network, [3, 1, 4, seed], OracleDrafter(0.7, seed), patience=IMPATIENT)
+            for seed in range(1, 6)
+        ]
+        for seed, answer in enumerate(await asyncio.gather(*asked), 1):
+            assert list(answer.tokens) == continuation([3, 1, 4, seed], 40)
 
 
 @pytest.mark.long
@@ -207,77 +204,59 @@ def test_every_length(length):
 @pytest.mark.parametrize(
     "weather", [Weather(), pytest.param(STORM, marks=pytest.mark.long)], ids=["calm", "storm"]
 )
-def test_penalties_count_what_was_taken_back_no_more(weather):
-    async def scenario():
-        top, middle = TableEngine(num_blocks=200), TableEngine(num_blocks=200)
-        async with tiers(top, middle, weather=weather, above=weather, draft_wait=0.5) as (network, _, _):
-            for case in CASES[:2]:
-                drafter = TableDrafter(noise=0.5)
-                answer = await ask(network, PROMPT, drafter, params_of(case), patience=IMPATIENT)
-                assert answer.tokens == reference(PROMPT, LENGTH, **case)
-
-    asyncio.run(scenario())
+async def test_penalties_count_what_was_taken_back_no_more(weather):
+    top, middle = TableEngine(num_blocks=200), TableEngine(num_blocks=200)
+    async with tiers(top, middle, weather=weather, above=weather, draft_wait=0.5) as (network, _, _):
+        for case in CASES[:2]:
+            drafter = TableDrafter(noise=0.5)
+            answer = await ask(network, PROMPT, drafter, params_of(case), patience=IMPATIENT)
+            assert answer.tokens == reference(PROMPT, LENGTH, **case)
 
 
-def test_relays_nest():
-    async def scenario():
-        lowest = FakeEngine(target=errs(0.4, 1))
-        async with (
-            tiers(FakeEngine(), FakeEngine(target=errs(0.2))) as (between, _, _),
-            relaying(between, lowest, block=3) as (network, _),
-        ):
-            answer = await ask(network, [3, 1, 4], OracleDrafter(0.7), patience=IMPATIENT)
-            assert list(answer.tokens) == continuation([3, 1, 4], 40)
-
-    asyncio.run(scenario())
+async def test_relays_nest():
+    lowest = FakeEngine(target=errs(0.4, 1))
+    async with (
+        tiers(FakeEngine(), FakeEngine(target=errs(0.2))) as (between, _, _),
+        relaying(between, lowest, block=3) as (network, _),
+    ):
+        answer = await ask(network, [3, 1, 4], OracleDrafter(0.7), patience=IMPATIENT)
+        assert list(answer.tokens) == continuation([3, 1, 4], 40)
 
 
-def test_rules_but_match_are_refused_by_name():
-    async def scenario():
-        async with tiers(FakeEngine(), FakeEngine()) as (_, relay, _):
-            with pytest.raises(Unsupported, match="a relay does not serve rule 'ratio'") as caught:
-                await relay.manager.open(Open((1, 2), rule="ratio"), "t")
-            assert caught.value.field == "rule"
-
-    asyncio.run(scenario())
+async def test_rules_but_match_are_refused_by_name():
+    async with tiers(FakeEngine(), FakeEngine()) as (_, relay, _):
+        with pytest.raises(Unsupported, match="a relay does not serve rule 'ratio'") as caught:
+            await relay.manager.open(Open((1, 2), rule="ratio"), "t")
+        assert caught.value.field == "rule"
 
 
-def test_an_error_above_is_told_below_and_ends_no_other_sequence():
-    async def scenario():
-        async with tiers(FakeEngine(), FakeEngine()) as (network, _, _):
-            good = asyncio.ensure_future(ask(network, [3, 1, 4], OracleDrafter(0.7), patience=IMPATIENT))
-            with pytest.raises(NonFiniteLogits):
-                await ask(network, [3, POISON], OracleDrafter(0.0), patience=IMPATIENT)
-            assert list((await good).tokens) == continuation([3, 1, 4], 40)
-
-    asyncio.run(scenario())
+async def test_an_error_above_is_told_below_and_ends_no_other_sequence():
+    async with tiers(FakeEngine(), FakeEngine()) as (network, _, _):
+        good = asyncio.ensure_future(ask(network, [3, 1, 4], OracleDrafter(0.7), patience=IMPATIENT))
+        with pytest.raises(NonFiniteLogits):
+            await ask(network, [3, POISON], OracleDrafter(0.0), patience=IMPATIENT)
+        assert list((await good).tokens) == continuation([3, 1, 4], 40)
 
 
-def test_a_reader_that_leaves_frees_both_tiers():
-    async def scenario():
-        async with tiers(FakeEngine(), FakeEngine(), limits=SessionLimits(linger=0.05)) as (
-            network,
-            relay,
-            upper,
-        ):
-            session = RemoteSession(network.connect, Open((3, 1, 4), SamplingParams(0, max_tokens=150)), CALM)
-            await session.open()
-            await session.next_verdict()
-            await session.close()
-            await until(lambda: not relay.manager.remembered and not upper.manager.remembered)
-
-    asyncio.run(scenario())
+async def test_a_reader_that_leaves_frees_both_tiers():
+    async with tiers(FakeEngine(), FakeEngine(), limits=SessionLimits(linger=0.05)) as (
+        network,
+        relay,
+        upper,
+    ):
+        session = RemoteSession(network.connect, Open((3, 1, 4), SamplingParams(0, max_tokens=150)), CALM)
+        await session.open()
+        await session.next_verdict()
+        await session.close()
+        await until(lambda: not relay.manager.remembered and not upper.manager.remembered)
 
 
-def test_a_finished_sequence_leaves_nothing_behind():
-    async def scenario():
-        limits = SessionLimits(linger=0.05)
-        async with tiers(FakeEngine(), FakeEngine(), limits=limits) as (network, relay, _):
-            await ask(network, [3, 1, 4], OracleDrafter(0.7), GREEDY)
-            await until(lambda: not relay.manager.remembered)
-            assert not relay.uplinks
-
-    asyncio.run(scenario())
+async def test_a_finished_sequence_leaves_nothing_behind():
+    limits = SessionLimits(linger=0.05)
+    async with tiers(FakeEngine(), FakeEngine(), limits=limits) as (network, relay, _):
+        await ask(network, [3, 1, 4], OracleDrafter(0.7), GREEDY)
+        await until(lambda: not relay.manager.remembered)
+        assert not relay.uplinks
 
 
 def test_what_is_taken_back_is_found_by_the_reader():

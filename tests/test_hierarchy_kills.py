@@ -38,27 +38,24 @@ class Nemesis:
 
 
 @pytest.mark.parametrize("kills", [25, pytest.param(100, marks=pytest.mark.long)])
-def test_every_tier_is_killed_in_mid_answer(kills):
+async def test_every_tier_is_killed_in_mid_answer(kills):
     task = replace(TASK, params=replace(TASK.params, max_tokens=24))
 
     async def answer(made):
         assert ids_of(await read(made, task)) == EXPECTED[:24]
 
-    async def scenario():
-        answered = 0
-        async with (
-            three(patience=PATIENT) as (network, _, upper),
-            device(network, patience=PATIENT) as made,
-        ):
-            readers: set[asyncio.Task] = set()
-            nemesis = Nemesis(network, upper, readers)
-            while min(nemesis.kills.values()) < kills:
-                readers |= {asyncio.ensure_future(answer(made)) for _ in range(4 - len(readers))}
-                await nemesis.strike()
-                done = {reader for reader in readers if reader.done()}
-                answered += sum(not reader.cancelled() and reader.result() is None for reader in done)
-                readers -= done
-            await asyncio.gather(*readers)
-        assert answered > kills / 5
-
-    asyncio.run(scenario())
+    answered = 0
+    async with (
+        three(patience=PATIENT) as (network, _, upper),
+        device(network, patience=PATIENT) as made,
+    ):
+        readers: set[asyncio.Task] = set()
+        nemesis = Nemesis(network, upper, readers)
+        while min(nemesis.kills.values()) < kills:
+            readers |= {asyncio.ensure_future(answer(made)) for _ in range(4 - len(readers))}
+            await nemesis.strike()
+            done = {reader for reader in readers if reader.done()}
+            answered += sum(not reader.cancelled() and reader.result() is None for reader in done)
+            readers -= done
+        await asyncio.gather(*readers)
+    assert answered > kills / 5

@@ -60,29 +60,22 @@ DRAFTERS = [NoneDrafter, *(lambda right=right: OracleDrafter(right, seed=3) for 
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("drafter", DRAFTERS, ids=["none", "wrong", "half", "right"])
-def test_hints_in_every_order_change_no_text_and_nobody_waits_for_ever(seed, drafter):
+async def test_hints_in_every_order_change_no_text_and_nobody_waits_for_ever(seed, drafter):
     """The server waits for a draft as long as it takes: a device that owes one would stall, and reopen its stream."""
-
-    async def scenario():
-        async with running(FakeEngine(), policy=Advising(by_place(seed))) as network:
-            answer = await asked(network, drafter())
-            assert (answer.tokens, answer.reopened) == (EXPECTED, 0)
-            assert all(len(draft.block.tokens) <= 4 for draft in drafts_of(network))
-            settled = [round for round in answer.rounds if round.tokens][2:-1]
-            assert all(len(round.tokens) > round.accepted for round in settled)
-
-    asyncio.run(scenario())
+    async with running(FakeEngine(), policy=Advising(by_place(seed))) as network:
+        answer = await asked(network, drafter())
+        assert (answer.tokens, answer.reopened) == (EXPECTED, 0)
+        assert all(len(draft.block.tokens) <= 4 for draft in drafts_of(network))
+        settled = [round for round in answer.rounds if round.tokens][2:-1]
+        assert all(len(round.tokens) > round.accepted for round in settled)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_hints_that_are_lost_repeated_or_overtaken(seed):
-    async def scenario():
-        policy = Advising(by_place(seed), draft_wait=0.02)
-        async with running(FakeEngine(400), policy=policy, weather=replace(STORM, seed=seed)) as network:
-            work = [asked(network, drafter(), patience=IMPATIENT) for drafter in DRAFTERS]
-            assert [answer.tokens for answer in await asyncio.gather(*work)] == [EXPECTED] * len(work)
-
-    asyncio.run(scenario())
+async def test_hints_that_are_lost_repeated_or_overtaken(seed):
+    policy = Advising(by_place(seed), draft_wait=0.02)
+    async with running(FakeEngine(400), policy=policy, weather=replace(STORM, seed=seed)) as network:
+        work = [asked(network, drafter(), patience=IMPATIENT) for drafter in DRAFTERS]
+        assert [answer.tokens for answer in await asyncio.gather(*work)] == [EXPECTED] * len(work)
 
 
 @pytest.mark.parametrize(
@@ -96,22 +89,19 @@ def test_hints_that_are_lost_repeated_or_overtaken(seed):
         (40, HintLength(), 16),  # the server's own limit
     ],
 )
-def test_a_block_is_as_long_as_hint_and_owner_allow_and_no_round_wastes_a_token(hint, stop, longest):
-    async def scenario():
-        async with running(FakeEngine(), policy=Advising(lambda view: hint)) as network:
-            # A server may decode MAX_UNREAD tokens before it has the first draft, and three rounds end no sooner.
-            length = MAX_UNREAD + 60
-            answer = await asked(network, OracleDrafter(1.0), stop, replace(PARAMS, max_tokens=length))
-            assert answer.tokens == tuple(continuation(PROMPT, length))
-            settled = answer.rounds[2:-1]  # the first ones began before a hint was heard
-            assert settled and {len(round.tokens) for round in settled} == {longest + 1}
-            drafts = [draft for draft in drafts_of(network) if draft.block.tokens]
-            assert drafts and all(draft.seconds > 0 for draft in drafts)
-
-    asyncio.run(scenario())
+async def test_a_block_is_as_long_as_hint_and_owner_allow_and_no_round_wastes_a_token(hint, stop, longest):
+    async with running(FakeEngine(), policy=Advising(lambda view: hint)) as network:
+        # A server may decode MAX_UNREAD tokens before it has the first draft, and three rounds end no sooner.
+        length = MAX_UNREAD + 60
+        answer = await asked(network, OracleDrafter(1.0), stop, replace(PARAMS, max_tokens=length))
+        assert answer.tokens == tuple(continuation(PROMPT, length))
+        settled = answer.rounds[2:-1]  # the first ones began before a hint was heard
+        assert settled and {len(round.tokens) for round in settled} == {longest + 1}
+        drafts = [draft for draft in drafts_of(network) if draft.block.tokens]
+        assert drafts and all(draft.seconds > 0 for draft in drafts)
 
 
-def test_a_server_that_wants_no_drafts_gets_none():
+async def test_a_server_that_wants_no_drafts_gets_none():
     class Counting(OracleDrafter):
         asked = 0
 
@@ -119,28 +109,20 @@ def test_a_server_that_wants_no_drafts_gets_none():
             self.asked += 1
             return super().propose()
 
-    async def scenario():
-        async with running(FakeEngine(), policy=Advising(lambda view: 0)) as network:
-            drafter = Counting(1.0)
-            answer = await asked(network, drafter)
-            assert answer.tokens == EXPECTED and answer.reopened == 0
-            assert drafter.asked == 1 and len(drafts_of(network)) <= 1, (
-                "that was before the first hint was heard"
-            )
-
-    asyncio.run(scenario())
+    async with running(FakeEngine(), policy=Advising(lambda view: 0)) as network:
+        drafter = Counting(1.0)
+        answer = await asked(network, drafter)
+        assert answer.tokens == EXPECTED and answer.reopened == 0
+        assert drafter.asked == 1 and len(drafts_of(network)) <= 1, "that was before the first hint was heard"
 
 
-def test_a_device_that_cannot_draft_costs_one_message_for_each_time_it_is_asked():
-    async def scenario():
-        policy = Advising(lambda view: 3 if view.context % 20 > 9 else 0)
-        async with running(FakeEngine(), policy=policy) as network:
-            answer = await asked(network, NoneDrafter())
-            assert answer.tokens == EXPECTED and answer.reopened == 0
-            asked_for = drafts_of(network)
-            assert {draft.block.tokens for draft in asked_for} == {()} and len(asked_for) == 3
-
-    asyncio.run(scenario())
+async def test_a_device_that_cannot_draft_costs_one_message_for_each_time_it_is_asked():
+    policy = Advising(lambda view: 3 if view.context % 20 > 9 else 0)
+    async with running(FakeEngine(), policy=policy) as network:
+        answer = await asked(network, NoneDrafter())
+        assert answer.tokens == EXPECTED and answer.reopened == 0
+        asked_for = drafts_of(network)
+        assert {draft.block.tokens for draft in asked_for} == {()} and len(asked_for) == 3
 
 
 class Halted(Advising):
@@ -153,24 +135,20 @@ class Halted(Advising):
 
 
 @pytest.mark.parametrize("right", [True, False], ids=["verified", "stale"])
-def test_a_draft_that_was_on_its_way_when_the_hint_left_stops_nothing(right, monkeypatch):
+async def test_a_draft_that_was_on_its_way_when_the_hint_left_stops_nothing(right, monkeypatch):
     """The device has heard by then that it must not draft: it would wait for the server, and the server for it."""
-
-    async def scenario():
-        async with running(FakeEngine(), policy=Halted(lambda view: 0)) as network:
-            stream = network.connect()
-            await stream.send(Open(PROMPT, PARAMS))
-            await stream.receive()
-            await stream.receive()
-            monkeypatch.setattr(Halted, "resting", True)
-            (session,) = network.manager.remembered
-            await until(lambda: not session.in_step)
-            drafted = EXPECTED[: len(session.sequence.tokens)] if right else (48,)
-            await stream.send(Draft(1, DraftBlock(len(PROMPT), tuple(map(DraftToken, drafted[:16])))))
-            await until(lambda: session.sources.device.turn.latest == 1)
-            monkeypatch.setattr(Halted, "resting", False)
-            network.manager.loop.wake()
-            await until(lambda: session.sequence.finish_reason)
-            await stream.close()
-
-    asyncio.run(scenario())
+    async with running(FakeEngine(), policy=Halted(lambda view: 0)) as network:
+        stream = network.connect()
+        await stream.send(Open(PROMPT, PARAMS))
+        await stream.receive()
+        await stream.receive()
+        monkeypatch.setattr(Halted, "resting", True)
+        (session,) = network.manager.remembered
+        await until(lambda: not session.in_step)
+        drafted = EXPECTED[: len(session.sequence.tokens)] if right else (48,)
+        await stream.send(Draft(1, DraftBlock(len(PROMPT), tuple(map(DraftToken, drafted[:16])))))
+        await until(lambda: session.sources.device.turn.latest == 1)
+        monkeypatch.setattr(Halted, "resting", False)
+        network.manager.loop.wake()
+        await until(lambda: session.sequence.finish_reason)
+        await stream.close()

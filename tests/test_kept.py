@@ -277,16 +277,13 @@ def test_a_full_disk_ends_neither_the_thread_nor_a_sequence(tmp_path: Path, monk
     assert keeper.counts == {"kept": 0, "dropped": 0, "refused": 0, "failed": 2}
 
 
-def test_the_metric_is_there_without_a_keeper(tmp_path: Path):
-    async def main():
-        async with serving() as (manager, _):
-            [found] = [each for each in metrics(manager) if each.name == "kept_texts_total"]
-            assert found.read() == {}
-            manager.keeper = TextKeeper(KeptStore(tmp_path), WORDS)
-            assert found.read() == {"kept": 0, "dropped": 0, "refused": 0, "failed": 0}
-            manager.keeper.close()
-
-    asyncio.run(main())
+async def test_the_metric_is_there_without_a_keeper(tmp_path: Path):
+    async with serving() as (manager, _):
+        [found] = [each for each in metrics(manager) if each.name == "kept_texts_total"]
+        assert found.read() == {}
+        manager.keeper = TextKeeper(KeptStore(tmp_path), WORDS)
+        assert found.read() == {"kept": 0, "dropped": 0, "refused": 0, "failed": 0}
+        manager.keeper.close()
 
 
 # -- what serve requires ------------------------------------------------------------------------------------------

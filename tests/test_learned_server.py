@@ -1,6 +1,5 @@
 """What a server takes its steps to cost, at first and once it has seen some; what it learns of a real target."""
 
-import asyncio
 import random
 import time
 
@@ -61,34 +60,28 @@ def test_the_steps_of_a_real_target_are_learned():
     assert ten[1] > 1.1 * ten[0] and ten[2] > 1.3 * ten[1]  # on a processor each token costs
 
 
-def test_a_loop_learns_and_tells_its_policy():
-    async def scenario():
-        async with serving(engine=FakeEngine(num_blocks=100)) as (manager, address), linked(address) as link:
-            first = manager.loop.machine.profile
-            assert first.cost == Roofline()
-            await finish(link)
-            learned = manager.loop.machine.profile
-            assert manager.loop.machine.costs.steps == manager.loop.machine.stats.steps >= FIRST_FITS[0]
-            assert isinstance(learned.cost, LearnedCost) and learned.cost is manager.loop.machine.costs.cost
-            assert learned.max_step_tokens == first.max_step_tokens
-            # a step of the fake target takes some 100 us, and nowhere near the 6 ms of the first guess
-            assert 0 < learned.cost.verify_s(1, 20, 1) < 0.004
-
-    asyncio.run(scenario())
+async def test_a_loop_learns_and_tells_its_policy():
+    async with serving(engine=FakeEngine(num_blocks=100)) as (manager, address), linked(address) as link:
+        first = manager.loop.machine.profile
+        assert first.cost == Roofline()
+        await finish(link)
+        learned = manager.loop.machine.profile
+        assert manager.loop.machine.costs.steps == manager.loop.machine.stats.steps >= FIRST_FITS[0]
+        assert isinstance(learned.cost, LearnedCost) and learned.cost is manager.loop.machine.costs.cost
+        assert learned.max_step_tokens == first.max_step_tokens
+        # a step of the fake target takes some 100 us, and nowhere near the 6 ms of the first guess
+        assert 0 < learned.cost.verify_s(1, 20, 1) < 0.004
 
 
-def test_a_step_that_failed_teaches_nothing():
+async def test_a_step_that_failed_teaches_nothing():
     class Broken(FakeEngine):
         def forward(self, segments):
             raise RuntimeError("out of order")
 
-    async def scenario():
-        async with serving(engine=Broken(num_blocks=100)) as (manager, address), linked(address) as link:
-            with pytest.raises(Exception, match="the target model failed"):
-                await finish(link)
-            assert manager.loop.machine.stats.steps == 1 and manager.loop.machine.costs.steps == 0
-
-    asyncio.run(scenario())
+    async with serving(engine=Broken(num_blocks=100)) as (manager, address), linked(address) as link:
+        with pytest.raises(Exception, match="the target model failed"):
+            await finish(link)
+        assert manager.loop.machine.stats.steps == 1 and manager.loop.machine.costs.steps == 0
 
 
 class Timed(FakeEngine):

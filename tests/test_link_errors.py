@@ -176,12 +176,8 @@ class Refused:
         return "this server requires a bearer token"
 
 
-def test_a_refusal_that_comes_just_after_the_failed_write_is_told():
+async def test_a_refusal_that_comes_just_after_the_failed_write_is_told():
     """A busy device heard that the stream had ended, and tried again."""
-
-    async def scenario():
-        stream = GrpcStream(Refused(), Endpoint("127.0.0.1:7411"))
-        with pytest.raises(Unauthorized):
-            await stream.send(Cancel())
-
-    asyncio.run(scenario())
+    stream = GrpcStream(Refused(), Endpoint("127.0.0.1:7411"))
+    with pytest.raises(Unauthorized):
+        await stream.send(Cancel())

@@ -56,15 +56,12 @@ async def slow_road(address, delay):
         await asyncio.gather(*pumps, return_exceptions=True)
 
 
-def test_a_link_of_half_a_second_works():
-    async def scenario():
-        async with serving() as (_, address), slow_road(address, 0.25) as road, linked(road) as link:
-            started = time.monotonic()
-            _, tokens = await finish(link)
-            assert tokens == continuation(PROMPT, 20)
-            assert time.monotonic() - started > 0.5  # it was really slow
-
-    asyncio.run(scenario())
+async def test_a_link_of_half_a_second_works():
+    async with serving() as (_, address), slow_road(address, 0.25) as road, linked(road) as link:
+        started = time.monotonic()
+        _, tokens = await finish(link)
+        assert tokens == continuation(PROMPT, 20)
+        assert time.monotonic() - started > 0.5  # it was really slow
 
 
 async def _finished(manager, link):
@@ -88,54 +85,42 @@ LATE = Draft(1, DraftBlock(len(PROMPT), (DraftToken(5),)))
 
 
 @pytest.mark.timed
-def test_a_draft_that_comes_after_the_end_costs_no_verdict():
+async def test_a_draft_that_comes_after_the_end_costs_no_verdict():
     """A quick server finishes while the device still drafts: the stream stays open until the device has read all."""
-
-    async def scenario():
-        async with serving() as (manager, address), linked(address) as link:
-            stream = await _finished(manager, link)
-            for counter in range(1, 20):
-                await stream.send(replace(LATE, counter=counter))
-            verdict = await _read_to_the_end(stream)
-            assert verdict.base + len(verdict.tokens) == len(PROMPT) + GREEDY.max_tokens
-            assert (
-                manager.loop.machine.target.pool.num_free == manager.loop.machine.target.pool.num_blocks
-            )  # nothing is held for it
-            started = time.monotonic()
-            await stream.close(5.0)
-            assert (
-                time.monotonic() - started < CLOSE_SECONDS / 2
-            )  # who says that nothing follows does not wait
-
-    asyncio.run(scenario())
+    async with serving() as (manager, address), linked(address) as link:
+        stream = await _finished(manager, link)
+        for counter in range(1, 20):
+            await stream.send(replace(LATE, counter=counter))
+        verdict = await _read_to_the_end(stream)
+        assert verdict.base + len(verdict.tokens) == len(PROMPT) + GREEDY.max_tokens
+        assert (
+            manager.loop.machine.target.pool.num_free == manager.loop.machine.target.pool.num_blocks
+        )  # nothing is held for it
+        started = time.monotonic()
+        await stream.close(5.0)
+        assert time.monotonic() - started < CLOSE_SECONDS / 2  # who says that nothing follows does not wait
 
 
 @pytest.mark.timed
-def test_a_peer_who_never_ends_a_finished_stream_does_not_keep_it():
-    async def scenario():
-        async with serving() as (manager, address), linked(address) as link:
-            stream = await _finished(manager, link)
-            await _read_to_the_end(stream)
-            with pytest.raises(Unreachable, match="ended the stream"):
-                await asyncio.wait_for(stream.receive(), 3 * CLOSE_SECONDS)
-
-    asyncio.run(scenario())
+async def test_a_peer_who_never_ends_a_finished_stream_does_not_keep_it():
+    async with serving() as (manager, address), linked(address) as link:
+        stream = await _finished(manager, link)
+        await _read_to_the_end(stream)
+        with pytest.raises(Unreachable, match="ended the stream"):
+            await asyncio.wait_for(stream.receive(), 3 * CLOSE_SECONDS)
 
 
-def test_many_short_answers_lose_no_stream():
-    async def scenario():
-        async with serving() as (_, address), linked(address) as link:
-            thread = DraftThread(OracleDrafter(0.8), FixedLength(4))
-            for _ in range(50):
-                session = RemoteSession(link.connect, Open(PROMPT, GREEDY))
-                await session.open()
-                async for _ in generate(session, thread, GREEDY):
-                    pass
-                assert session.reopened == 0
-                assert session.truth.generated == tuple(continuation(PROMPT, GREEDY.max_tokens))
-            thread.close()
-
-    asyncio.run(scenario())
+async def test_many_short_answers_lose_no_stream():
+    async with serving() as (_, address), linked(address) as link:
+        thread = DraftThread(OracleDrafter(0.8), FixedLength(4))
+        for _ in range(50):
+            session = RemoteSession(link.connect, Open(PROMPT, GREEDY))
+            await session.open()
+            async for _ in generate(session, thread, GREEDY):
+                pass
+            assert session.reopened == 0
+            assert session.truth.generated == tuple(continuation(PROMPT, GREEDY.max_tokens))
+        thread.close()
 
 
 class EndingCall:
@@ -157,16 +142,13 @@ class EndingCall:
         await self.ended.wait()
 
 
-def test_a_cancel_that_comes_with_the_end_of_the_call_is_not_swallowed():
-    async def scenario():
-        call = EndingCall()
-        closing = asyncio.ensure_future(edge_link.GrpcStream(call, edge_link.Endpoint("server")).close(60))
-        for _ in range(5):
-            await asyncio.sleep(0)
-        call.ended.set()
-        await asyncio.sleep(0)  # the farewell is over, and whoever waits for it not yet awake
-        closing.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await closing
-
-    asyncio.run(scenario())
+async def test_a_cancel_that_comes_with_the_end_of_the_call_is_not_swallowed():
+    call = EndingCall()
+    closing = asyncio.ensure_future(edge_link.GrpcStream(call, edge_link.Endpoint("server")).close(60))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    call.ended.set()
+    await asyncio.sleep(0)  # the farewell is over, and whoever waits for it not yet awake
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing

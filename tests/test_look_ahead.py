@@ -66,73 +66,58 @@ async def worked_ahead(thread, block, drafter, drafts):
     await until(lambda: len(drafter.drafted) == drafts)
 
 
-def test_a_won_bet_is_the_next_block_without_a_pass_of_the_model():
-    async def scenario():
-        drafter, truth = Model(), Truth(PROMPT)
-        thread = begun(drafter)
-        block = (await thread.draft(truth, BlockBudget(8))).block
-        # The block, the guess of the bonus token, and three more
-        await worked_ahead(thread, block, drafter, 7)
-        passes = len(drafter.passes)
-        truth.extend(Verdict(3, tuple(continuation(PROMPT, 4))))
-        ahead = (await thread.draft(truth, BlockBudget(8))).block
-        assert ahead.ids == tuple(continuation(PROMPT, 7)[4:]) and len(drafter.passes) == passes == 7
-        assert thread.wasted == 0
-        thread.close()
-
-    asyncio.run(scenario())
+async def test_a_won_bet_is_the_next_block_without_a_pass_of_the_model():
+    drafter, truth = Model(), Truth(PROMPT)
+    thread = begun(drafter)
+    block = (await thread.draft(truth, BlockBudget(8))).block
+    # The block, the guess of the bonus token, and three more
+    await worked_ahead(thread, block, drafter, 7)
+    passes = len(drafter.passes)
+    truth.extend(Verdict(3, tuple(continuation(PROMPT, 4))))
+    ahead = (await thread.draft(truth, BlockBudget(8))).block
+    assert ahead.ids == tuple(continuation(PROMPT, 7)[4:]) and len(drafter.passes) == passes == 7
+    assert thread.wasted == 0
+    thread.close()
 
 
 @pytest.mark.parametrize(("verdict", "wasted"), [(2, 4), (3, 4)])
-def test_a_lost_bet_is_drafted_anew_and_counted(verdict, wasted):
+async def test_a_lost_bet_is_drafted_anew_and_counted(verdict, wasted):
     """Rejected within the block, or at the guess of the bonus token."""
-
-    async def scenario():
-        drafter, truth = Model(errs={3 + verdict}), Truth(PROMPT)
-        thread = begun(drafter)
-        block = (await thread.draft(truth, BlockBudget(8))).block
-        await worked_ahead(thread, block, drafter, 7)
-        drafter.errs.clear()
-        truth.extend(Verdict(3, tuple(continuation(PROMPT, verdict + 1))))
-        again = (await thread.draft(truth, BlockBudget(8))).block
-        assert again.ids == tuple(continuation(PROMPT, verdict + 4)[verdict + 1 :])
-        assert thread.wasted == wasted
-        thread.close()
-
-    asyncio.run(scenario())
+    drafter, truth = Model(errs={3 + verdict}), Truth(PROMPT)
+    thread = begun(drafter)
+    block = (await thread.draft(truth, BlockBudget(8))).block
+    await worked_ahead(thread, block, drafter, 7)
+    drafter.errs.clear()
+    truth.extend(Verdict(3, tuple(continuation(PROMPT, verdict + 1))))
+    again = (await thread.draft(truth, BlockBudget(8))).block
+    assert again.ids == tuple(continuation(PROMPT, verdict + 4)[verdict + 1 :])
+    assert thread.wasted == wasted
+    thread.close()
 
 
-def test_work_ahead_ends_between_two_tokens():
-    async def scenario():
-        drafter, truth = Held(3), Truth(PROMPT)
-        thread = begun(drafter)
-        block = (await thread.draft(truth, BlockBudget(8))).block
+async def test_work_ahead_ends_between_two_tokens():
+    drafter, truth = Held(3), Truth(PROMPT)
+    thread = begun(drafter)
+    block = (await thread.draft(truth, BlockBudget(8))).block
+    drafter.gate.release()
+    await worked_ahead(thread, block, drafter, 4)  # and the pass after it is held
+    truth.extend(Verdict(3, (5, 6)))
+    again = thread.draft(truth, BlockBudget(8))
+    for _ in range(4):
         drafter.gate.release()
-        await worked_ahead(thread, block, drafter, 4)  # and the pass after it is held
-        truth.extend(Verdict(3, (5, 6)))
-        again = thread.draft(truth, BlockBudget(8))
-        for _ in range(4):
-            drafter.gate.release()
-        assert (await again).block.base == 5
-        assert len(drafter.passes) == 3 + 2 + 3, (
-            "the pass under way ends, and no other of the work ahead begins"
-        )
-        thread.close()
-
-    asyncio.run(scenario())
+    assert (await again).block.base == 5
+    assert len(drafter.passes) == 3 + 2 + 3, "the pass under way ends, and no other of the work ahead begins"
+    thread.close()
 
 
-def test_a_device_may_rest_while_the_verdict_travels():
-    async def scenario():
-        drafter = Model()
-        thread = begun(drafter, looks_ahead=False)
-        block = (await thread.draft(Truth(PROMPT), BlockBudget(8))).block
-        thread.look_ahead(block, BlockBudget(8))
-        await thread.draft(Truth(PROMPT), BlockBudget(8))
-        assert len(drafter.passes) == 3
-        thread.close()
-
-    asyncio.run(scenario())
+async def test_a_device_may_rest_while_the_verdict_travels():
+    drafter = Model()
+    thread = begun(drafter, looks_ahead=False)
+    block = (await thread.draft(Truth(PROMPT), BlockBudget(8))).block
+    thread.look_ahead(block, BlockBudget(8))
+    await thread.draft(Truth(PROMPT), BlockBudget(8))
+    assert len(drafter.passes) == 3
+    thread.close()
 
 
 def test_a_model_goes_on_after_the_block_of_a_drafter_in_front_of_it():
@@ -147,22 +132,19 @@ def test_a_model_goes_on_after_the_block_of_a_drafter_in_front_of_it():
     assert len(drafter.passes) == 5
 
 
-def test_a_block_that_the_truth_contradicts_ends_there():
-    async def scenario():
-        drafter, truth = Held(1), Truth(PROMPT)
-        thread = begun(drafter, 8)
-        drafting = thread.draft(truth, BlockBudget(8))
-        await until(lambda: drafter.drafted)
-        truth.extend(Verdict(3, (5,)))
-        thread.hear(truth)
-        drafter.gate.release(8)
-        assert len((await drafting).block.tokens) <= 2
-        thread.close()
-
-    asyncio.run(scenario())
+async def test_a_block_that_the_truth_contradicts_ends_there():
+    drafter, truth = Held(1), Truth(PROMPT)
+    thread = begun(drafter, 8)
+    drafting = thread.draft(truth, BlockBudget(8))
+    await until(lambda: drafter.drafted)
+    truth.extend(Verdict(3, (5,)))
+    thread.hear(truth)
+    drafter.gate.release(8)
+    assert len((await drafting).block.tokens) <= 2
+    thread.close()
 
 
-def test_a_contradicted_block_is_not_sent_where_the_server_waits_for_one():
+async def test_a_contradicted_block_is_not_sent_where_the_server_waits_for_one():
     """The server loses patience while the device drafts its second block, and decodes another token."""
 
     class Held(Model):
@@ -181,35 +163,29 @@ def test_a_contradicted_block_is_not_sent_where_the_server_waits_for_one():
             await until(lambda: len(self.drafts) == (1 if len(self.truth) <= 7 else 2))
             return await super().next_verdict()
 
-    async def scenario():
-        drafter = Held()
-        other = 1 + next_token([*PROMPT, *right]) % (POISON - 1)
-        script = Hearing(
-            [Verdict(3, tuple(right), 3, 1), Verdict(7, (other,)), Verdict(8, (9, 9), 0, 2, "length")]
-        )
-        thread = DraftThread(drafter, FixedLength(3))
-        async with aclosing(generate(script, thread, GREEDY)) as commits:
-            _ = [commit async for commit in commits]
-        thread.close()
-        assert [(draft.block.base, len(draft.block.tokens)) for draft in script.drafts] == [(3, 3), (8, 3)]
-
-    asyncio.run(scenario())
+    drafter = Held()
+    other = 1 + next_token([*PROMPT, *right]) % (POISON - 1)
+    script = Hearing(
+        [Verdict(3, tuple(right), 3, 1), Verdict(7, (other,)), Verdict(8, (9, 9), 0, 2, "length")]
+    )
+    thread = DraftThread(drafter, FixedLength(3))
+    async with aclosing(generate(script, thread, GREEDY)) as commits:
+        _ = [commit async for commit in commits]
+    thread.close()
+    assert [(draft.block.base, len(draft.block.tokens)) for draft in script.drafts] == [(3, 3), (8, 3)]
 
 
-def test_nothing_is_drafted_ahead_of_a_tree():
-    async def scenario():
-        drafter = Model()
-        thread = begun(drafter)
-        tree = DraftBlock(3, (DraftToken(1), DraftToken(2)), (-1, -1))
-        thread.look_ahead(tree, BlockBudget(8))
-        await thread.draft(Truth(PROMPT), BlockBudget(8))
-        assert len(drafter.passes) == 3
-        thread.close()
-
-    asyncio.run(scenario())
+async def test_nothing_is_drafted_ahead_of_a_tree():
+    drafter = Model()
+    thread = begun(drafter)
+    tree = DraftBlock(3, (DraftToken(1), DraftToken(2)), (-1, -1))
+    thread.look_ahead(tree, BlockBudget(8))
+    await thread.draft(Truth(PROMPT), BlockBudget(8))
+    assert len(drafter.passes) == 3
+    thread.close()
 
 
-def test_the_seconds_of_a_block_drafted_ahead_are_those_that_it_took(monkeypatch):
+async def test_the_seconds_of_a_block_drafted_ahead_are_those_that_it_took(monkeypatch):
     class Timed(Model):
         def forward(self, tokens, start):
             clock[0] += 0.25
@@ -217,69 +193,55 @@ def test_the_seconds_of_a_block_drafted_ahead_are_those_that_it_took(monkeypatch
 
     clock = [0.0]
     monkeypatch.setattr(drafting, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-
-    async def scenario():
-        drafter, truth = Timed(), Truth(PROMPT)
-        thread = begun(drafter)
-        first = await thread.draft(truth, BlockBudget(8))
-        await worked_ahead(thread, first.block, drafter, 7)
-        truth.extend(Verdict(3, tuple(continuation(PROMPT, 4))))
-        ahead = await thread.draft(truth, BlockBudget(8))
-        assert (first.seconds, ahead.seconds) == (0.75, 0.75)
-        thread.close()
-
-    asyncio.run(scenario())
+    drafter, truth = Timed(), Truth(PROMPT)
+    thread = begun(drafter)
+    first = await thread.draft(truth, BlockBudget(8))
+    await worked_ahead(thread, first.block, drafter, 7)
+    truth.extend(Verdict(3, tuple(continuation(PROMPT, 4))))
+    ahead = await thread.draft(truth, BlockBudget(8))
+    assert (first.seconds, ahead.seconds) == (0.75, 0.75)
+    thread.close()
 
 
-def test_work_ahead_ends_when_the_server_goes_elsewhere_on_its_own():
-    async def scenario():
-        drafter, truth = Held(3), Truth(PROMPT)
-        thread = begun(drafter)
-        block = (await thread.draft(truth, BlockBudget(8))).block
-        drafter.gate.release()
-        await worked_ahead(thread, block, drafter, 4)
-        truth.extend(Verdict(3, (5,)))
-        thread.hear(truth)
-        drafter.gate.release(9)
-        await asyncio.get_running_loop().run_in_executor(thread._thread, len, ())  # behind all of its work
-        assert len(drafter.passes) == 5, "the pass under way was the last one"
-        thread.close()
-
-    asyncio.run(scenario())
+async def test_work_ahead_ends_when_the_server_goes_elsewhere_on_its_own():
+    drafter, truth = Held(3), Truth(PROMPT)
+    thread = begun(drafter)
+    block = (await thread.draft(truth, BlockBudget(8))).block
+    drafter.gate.release()
+    await worked_ahead(thread, block, drafter, 4)
+    truth.extend(Verdict(3, (5,)))
+    thread.hear(truth)
+    drafter.gate.release(9)
+    await asyncio.get_running_loop().run_in_executor(thread._thread, len, ())  # behind all of its work
+    assert len(drafter.passes) == 5, "the pass under way was the last one"
+    thread.close()
 
 
-def test_nothing_is_drafted_ahead_beyond_the_last_token_and_all_work_is_accounted_for():
+async def test_nothing_is_drafted_ahead_beyond_the_last_token_and_all_work_is_accounted_for():
     """Four tokens in all: the block, the bonus token, and no room for another block."""
-
-    async def scenario():
-        drafter = Model()
-        right = continuation(PROMPT, 4)
-        thread = Watched(drafter, FixedLength(2))
-        verdicts = [Verdict(3, tuple(right[:1])), Verdict(4, tuple(right[1:]), 2, 1, "length")]
-        script = Script(verdicts, thread=thread)
-        params = SamplingParams(temperature=0, max_tokens=4)
-        async with aclosing(generate(script, thread, params)) as commits:
-            assert sum([len(commit.tokens) async for commit in commits]) == 4
-        thread.close()
-        assert len(drafter.passes) <= 3 and thread.wasted == 0
-
-    asyncio.run(scenario())
+    drafter = Model()
+    right = continuation(PROMPT, 4)
+    thread = Watched(drafter, FixedLength(2))
+    verdicts = [Verdict(3, tuple(right[:1])), Verdict(4, tuple(right[1:]), 2, 1, "length")]
+    script = Script(verdicts, thread=thread)
+    params = SamplingParams(temperature=0, max_tokens=4)
+    async with aclosing(generate(script, thread, params)) as commits:
+        assert sum([len(commit.tokens) async for commit in commits]) == 4
+    thread.close()
+    assert len(drafter.passes) <= 3 and thread.wasted == 0
 
 
-def test_work_ahead_of_the_last_block_is_wasted():
-    async def scenario():
-        drafter, truth = Model(), Truth(PROMPT)
-        thread = begun(drafter)
-        block = (await thread.draft(truth, BlockBudget(8))).block
-        await worked_ahead(thread, block, drafter, 7)
-        thread.interrupt()
-        assert thread.wasted == 4
-        thread.close()
-
-    asyncio.run(scenario())
+async def test_work_ahead_of_the_last_block_is_wasted():
+    drafter, truth = Model(), Truth(PROMPT)
+    thread = begun(drafter)
+    block = (await thread.draft(truth, BlockBudget(8))).block
+    await worked_ahead(thread, block, drafter, 7)
+    thread.interrupt()
+    assert thread.wasted == 4
+    thread.close()
 
 
-def test_a_server_to_which_a_resting_sequence_goes_drives_until_it_has_a_draft():
+async def test_a_server_to_which_a_resting_sequence_goes_drives_until_it_has_a_draft():
     """So the first draft goes out though the server has gone on meanwhile: it asks for the drive."""
 
     class Late(Model):
@@ -300,14 +262,10 @@ def test_a_server_to_which_a_resting_sequence_goes_drives_until_it_has_a_draft()
             return await super().next_verdict()
 
     heard, drafter = threading.Event(), Late()
-
-    async def scenario():
-        unasked = [Verdict(3, (5,), hint=0), Verdict(4, (6,)), Verdict(5, (7,))]
-        script = Moving([*unasked, Verdict(6, (8,), finish_reason="eos")], hint=0)
-        thread = DraftThread(drafter, FixedLength(3))
-        async with aclosing(generate(script, thread, GREEDY)) as commits:
-            assert len([commit async for commit in commits]) == 4
-        thread.close()
-        assert [draft.block.base for draft in script.drafts] == [5]
-
-    asyncio.run(scenario())
+    unasked = [Verdict(3, (5,), hint=0), Verdict(4, (6,)), Verdict(5, (7,))]
+    script = Moving([*unasked, Verdict(6, (8,), finish_reason="eos")], hint=0)
+    thread = DraftThread(drafter, FixedLength(3))
+    async with aclosing(generate(script, thread, GREEDY)) as commits:
+        assert len([commit async for commit in commits]) == 4
+    thread.close()
+    assert [draft.block.base for draft in script.drafts] == [5]

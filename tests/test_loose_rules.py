@@ -115,29 +115,23 @@ def test_a_sequence_under_a_loose_rule_leaves_a_line_in_the_log(caplog):
     assert [record.rule for record in caplog.records] == ["fly:theta=0.3,window=6,entropy=normalized"]
 
 
-def test_a_barred_tenant_is_refused_end_to_end():
-    async def scenario():
-        async with running(FakeEngine(), limits=serving_loose(TenantLimits(strict=1))) as network:
-            with pytest.raises(Unsupported, match="does not allow loose rules"):
-                await ask(network, PROMPT, OracleDrafter(0.5), rule=LENIENT)
-            answer = await ask(network, PROMPT, OracleDrafter(0.5))
-            assert list(answer.tokens) == continuation(PROMPT, 40)
-
-    asyncio.run(scenario())
+async def test_a_barred_tenant_is_refused_end_to_end():
+    async with running(FakeEngine(), limits=serving_loose(TenantLimits(strict=1))) as network:
+        with pytest.raises(Unsupported, match="does not allow loose rules"):
+            await ask(network, PROMPT, OracleDrafter(0.5), rule=LENIENT)
+        answer = await ask(network, PROMPT, OracleDrafter(0.5))
+        assert list(answer.tokens) == continuation(PROMPT, 40)
 
 
-def test_opened_says_what_the_rule_takes():
-    async def scenario():
-        rules = ServedRules(loose="fly")
-        async with running(FakeEngine(), limits=SessionLimits(linger=0.2, rules=rules)) as network:
-            for asked in ("match", "fly"):
-                _, opened = await network.manager.open(Open((1, 2), rule=asked), "t")
-                takes = opened.limits
-                is_loose = asked == "fly"
-                assert opened.rule.startswith(asked)
-                assert (takes.min_draft, takes.max_tree > 0) == (15 * is_loose, not is_loose)
-
-    asyncio.run(scenario())
+async def test_opened_says_what_the_rule_takes():
+    rules = ServedRules(loose="fly")
+    async with running(FakeEngine(), limits=SessionLimits(linger=0.2, rules=rules)) as network:
+        for asked in ("match", "fly"):
+            _, opened = await network.manager.open(Open((1, 2), rule=asked), "t")
+            takes = opened.limits
+            is_loose = asked == "fly"
+            assert opened.rule.startswith(asked)
+            assert (takes.min_draft, takes.max_tree > 0) == (15 * is_loose, not is_loose)
 
 
 @pytest.mark.parametrize("rule", ["match", LENIENT])
@@ -160,28 +154,25 @@ def test_under_a_loose_rule_the_server_drafts_nothing(rule):
 
 
 @pytest.mark.parametrize("weather", [Weather(), STORM], ids=["calm", "storm"])
-def test_every_loose_token_is_told_and_nothing_else_is_called_loose(weather):
-    async def scenario():
-        params = SamplingParams(temperature=0, max_tokens=60)
-        # Steps that take a while: a fake target may have written everything before the first draft comes through.
-        async with running(SlowEngine(), draft_wait=0.05, limits=serving_loose(), weather=weather) as network:
-            answer = await ask(
-                network, PROMPT, OracleDrafter(0.6, seed=2), params, patience=IMPATIENT, rule=LENIENT
-            )
-            text, loose = list(PROMPT), 0
-            for commit in answer.commits:
-                for index, (token, origin) in enumerate(zip(commit.tokens, commit.origins)):
-                    [own] = continuation(text, 1)
-                    assert (token != own) == (index in commit.loose) == (origin == "loose")
-                    loose += origin == "loose"
-                    text.append(token)
-            assert loose
-            if weather is STORM:
-                assert answer.reopened
-            else:
-                assert network.manager.loop.machine.stats.loose == loose
-
-    asyncio.run(scenario())
+async def test_every_loose_token_is_told_and_nothing_else_is_called_loose(weather):
+    params = SamplingParams(temperature=0, max_tokens=60)
+    # Steps that take a while: a fake target may have written everything before the first draft comes through.
+    async with running(SlowEngine(), draft_wait=0.05, limits=serving_loose(), weather=weather) as network:
+        answer = await ask(
+            network, PROMPT, OracleDrafter(0.6, seed=2), params, patience=IMPATIENT, rule=LENIENT
+        )
+        text, loose = list(PROMPT), 0
+        for commit in answer.commits:
+            for index, (token, origin) in enumerate(zip(commit.tokens, commit.origins)):
+                [own] = continuation(text, 1)
+                assert (token != own) == (index in commit.loose) == (origin == "loose")
+                loose += origin == "loose"
+                text.append(token)
+        assert loose
+        if weather is STORM:
+            assert answer.reopened
+        else:
+            assert network.manager.loop.machine.stats.loose == loose
 
 
 def test_origins_and_statistics():

@@ -64,14 +64,11 @@ class Advising(Fcfs):
         return replace(plan, slices=tuple(replace(piece, hint=3) for piece in plan.slices))
 
 
-def test_hints_are_counted_by_what_they_say():
-    async def scenario():
-        async with running(FakeEngine(num_blocks=200), policy=Advising(60.0)) as network:
-            await ask(network, PROMPT, OracleDrafter(0.7), SamplingParams(temperature=0, max_tokens=40))
-            found = samples(scrape(server_metrics(network.manager)))
-            assert found["draft_hints_total", "3"] == found["steps_total",] > 5  # each of them decides
-
-    asyncio.run(scenario())
+async def test_hints_are_counted_by_what_they_say():
+    async with running(FakeEngine(num_blocks=200), policy=Advising(60.0)) as network:
+        await ask(network, PROMPT, OracleDrafter(0.7), SamplingParams(temperature=0, max_tokens=40))
+        found = samples(scrape(server_metrics(network.manager)))
+        assert found["draft_hints_total", "3"] == found["steps_total",] > 5  # each of them decides
 
 
 def test_a_prompt_that_was_there_before_is_counted_as_taken_over():

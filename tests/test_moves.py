@@ -64,50 +64,39 @@ def sessions_of(one):
 
 
 @BOTH
-def test_a_replica_dies_under_sixteen_answers(proxy):
-    async def scenario():
-        async with cluster("a", "b", proxy=proxy) as one, readers_on(one.address):
-            held = sessions_of(one)
-            assert held["a"] and held["b"] and sum(held.values()) == USERS
-            await one["a"].stop()
-            one.members.remove(one["a"])
-        assert one["b"].manager.stats.opened["new"] == USERS
-
-    asyncio.run(scenario())
+async def test_a_replica_dies_under_sixteen_answers(proxy):
+    async with cluster("a", "b", proxy=proxy) as one, readers_on(one.address):
+        held = sessions_of(one)
+        assert held["a"] and held["b"] and sum(held.values()) == USERS
+        await one["a"].stop()
+        one.members.remove(one["a"])
+    assert one["b"].manager.stats.opened["new"] == USERS
 
 
 @BOTH
-def test_both_replicas_are_replaced_one_after_another_under_load(proxy):
-    async def scenario():
-        async with cluster("a", "b", proxy=proxy) as one, readers_on(one.address) as readers:
-            for name in ("a", "b"):
-                old = one[name]
-                draining = asyncio.ensure_future(old.drain())
-                if name == "b":
-                    for reader in readers:  # the second one has to let readers go who are reading
-                        reader.going_on.set()
-                await draining
-                # gRPC may call a stream ended whose handler has a turn of the event loop to go.
-                await until(lambda manager=old.manager: not manager.remembered)
-                one.members.remove(old)
-                await one.add(f"{name}2")
-                await one.all_seen()
-
-    asyncio.run(scenario())
+async def test_both_replicas_are_replaced_one_after_another_under_load(proxy):
+    async with cluster("a", "b", proxy=proxy) as one, readers_on(one.address) as readers:
+        for name in ("a", "b"):
+            old = one[name]
+            draining = asyncio.ensure_future(old.drain())
+            if name == "b":
+                for reader in readers:  # the second one has to let readers go who are reading
+                    reader.going_on.set()
+            await draining
+            # gRPC may call a stream ended whose handler has a turn of the event loop to go.
+            await until(lambda manager=old.manager: not manager.remembered)
+            one.members.remove(old)
+            await one.add(f"{name}2")
+            await one.all_seen()
 
 
 @BOTH
-def test_the_gateway_is_restarted_under_load(proxy):
-    async def scenario():
-        async with cluster("a", "b", proxy=proxy) as one, readers_on(one.address):
-            held = {session for replica in one.members for session in replica.manager.remembered}
-            await one.restart_gateway()
-            if not proxy:  # nobody who streams has noticed
-                assert {
-                    s for replica in one.members for s in replica.manager.remembered if s.has_reader
-                } == held
-
-    asyncio.run(scenario())
+async def test_the_gateway_is_restarted_under_load(proxy):
+    async with cluster("a", "b", proxy=proxy) as one, readers_on(one.address):
+        held = {session for replica in one.members for session in replica.manager.remembered}
+        await one.restart_gateway()
+        if not proxy:  # nobody who streams has noticed
+            assert {s for replica in one.members for s in replica.manager.remembered if s.has_reader} == held
 
 
 class CountingConnect:
@@ -138,30 +127,26 @@ class CountingStream:
 
 @BOTH
 @pytest.mark.parametrize("drained", [False, True], ids=["killed", "drained"])
-def test_a_device_whose_replica_is_lost_goes_on_after_two_round_trips(proxy, drained):
+async def test_a_device_whose_replica_is_lost_goes_on_after_two_round_trips(proxy, drained):
     """To the gateway and to the replica it names; through a proxy, after one."""
-
-    async def scenario():
-        async with cluster("a", proxy=proxy) as one, device_on(one.address) as device:
-            counted = device._link.connect = CountingConnect(device._link.connect)
-            reader = Reader(device, 0)
-            reading = asyncio.ensure_future(reader.read())
-            await reader.paused.wait()
-            await one.add("b")
-            await one.all_seen()
-            await (one["a"].drain() if drained else one["a"].stop())
-            await until(lambda: one.seen == {"b"})
-            counted.log.clear()
-            reader.going_on.set()
-            await reading
-            assert reader.is_right
-            begin = counted.log.index("connect")
-            answer = counted.log.index("Opened", begin)
-            moves = [] if proxy else ["connect", "Open", "Moved"]
-            trips = [*moves, "connect", "Open", "Opened"]
-            assert [word for word in counted.log[begin : answer + 1] if word != "Draft"] == trips
-
-    asyncio.run(scenario())
+    async with cluster("a", proxy=proxy) as one, device_on(one.address) as device:
+        counted = device._link.connect = CountingConnect(device._link.connect)
+        reader = Reader(device, 0)
+        reading = asyncio.ensure_future(reader.read())
+        await reader.paused.wait()
+        await one.add("b")
+        await one.all_seen()
+        await (one["a"].drain() if drained else one["a"].stop())
+        await until(lambda: one.seen == {"b"})
+        counted.log.clear()
+        reader.going_on.set()
+        await reading
+        assert reader.is_right
+        begin = counted.log.index("connect")
+        answer = counted.log.index("Opened", begin)
+        moves = [] if proxy else ["connect", "Open", "Moved"]
+        trips = [*moves, "connect", "Open", "Opened"]
+        assert [word for word in counted.log[begin : answer + 1] if word != "Draft"] == trips
 
 
 class StuckCall:
@@ -182,52 +167,42 @@ class StuckCall:
         self._cancelled.set()
 
 
-def test_a_draft_on_its_way_when_the_device_is_sent_elsewhere_is_lost_and_nothing_else():
-    async def scenario():
-        call = StuckCall()
-        stream = GrpcStream(call, Endpoint("a:1"))
-        sending = asyncio.ensure_future(stream.send(Draft(1, DraftBlock(3))))
-        await call.writing.wait()
-        await stream.close()
-        with pytest.raises(Unreachable):
-            await sending
-
-    asyncio.run(scenario())
+async def test_a_draft_on_its_way_when_the_device_is_sent_elsewhere_is_lost_and_nothing_else():
+    call = StuckCall()
+    stream = GrpcStream(call, Endpoint("a:1"))
+    sending = asyncio.ensure_future(stream.send(Draft(1, DraftBlock(3))))
+    await call.writing.wait()
+    await stream.close()
+    with pytest.raises(Unreachable):
+        await sending
 
 
-def test_a_reader_is_sent_elsewhere_between_two_commits():
+async def test_a_reader_is_sent_elsewhere_between_two_commits():
     """What a step was computing for him goes out first, and nothing is computed for him afterwards."""
-
-    async def scenario():
-        async with running(FakeEngine()) as network:
-            session, _ = await network.manager.open(Open((3, 1, 4), LONG), "local")
-            outbox = network.manager.loop.attach(session, 3)
-            await until(lambda: session.in_step)
-            network.manager.hand_over()
-            assert session.in_step and session.has_reader
-            tokens = [3, 1, 4]
-            while not isinstance(message := await outbox.get(), Moved):
-                tokens += message.tokens
-            assert tokens == session.sequence.tokens and len(tokens) > 3 and not session.has_reader
-            held = len(session.sequence.tokens)
-            network.manager.loop.submit(session, Draft(1, DraftBlock(held, (DraftToken(1),))))
-            for _ in range(50):
-                await asyncio.sleep(0)
-            assert len(session.sequence.tokens) == held
-            network.manager.forget(session)
-
-    asyncio.run(scenario())
+    async with running(FakeEngine()) as network:
+        session, _ = await network.manager.open(Open((3, 1, 4), LONG), "local")
+        outbox = network.manager.loop.attach(session, 3)
+        await until(lambda: session.in_step)
+        network.manager.hand_over()
+        assert session.in_step and session.has_reader
+        tokens = [3, 1, 4]
+        while not isinstance(message := await outbox.get(), Moved):
+            tokens += message.tokens
+        assert tokens == session.sequence.tokens and len(tokens) > 3 and not session.has_reader
+        held = len(session.sequence.tokens)
+        network.manager.loop.submit(session, Draft(1, DraftBlock(held, (DraftToken(1),))))
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert len(session.sequence.tokens) == held
+        network.manager.forget(session)
 
 
-def test_a_drained_server_keeps_no_session_without_a_reader():
-    async def scenario():
-        async with running(FakeEngine()) as network:
-            stream = network.connect()
-            await stream.send(Open((3, 1, 4), LONG))
-            assert isinstance(await stream.receive(), Opened)
-            (session,) = network.manager.remembered
-            network.manager.leave(session)
-            network.manager.hand_over()
-            assert not network.manager.remembered and not network.manager.loop.machine.sessions
-
-    asyncio.run(scenario())
+async def test_a_drained_server_keeps_no_session_without_a_reader():
+    async with running(FakeEngine()) as network:
+        stream = network.connect()
+        await stream.send(Open((3, 1, 4), LONG))
+        assert isinstance(await stream.receive(), Opened)
+        (session,) = network.manager.remembered
+        network.manager.leave(session)
+        network.manager.hand_over()
+        assert not network.manager.remembered and not network.manager.loop.machine.sessions

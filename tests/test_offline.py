@@ -123,67 +123,57 @@ def going_on(drafter, ends=EndRules(frozenset({EOS}), frozenset(), 100), most=25
     return ProvisionalDrafting(thread, ends, most), thread
 
 
-def test_a_drafter_that_went_on_returns_to_the_truth_when_it_is_contradicted():
+async def test_a_drafter_that_went_on_returns_to_the_truth_when_it_is_contradicted():
     drafter = OracleDrafter(1.0)
+    ahead, thread = going_on(drafter)
+    truth = Truth(PROMPT)
+    ahead.begin(truth, Sampler(SamplingParams(), b"0" * 16))
+    assert await ahead.go_on(truth) and await ahead.go_on(truth)
+    assert [token.id for token in ahead.ahead(truth)] == continuation(PROMPT, 8)
+    truth.tokens += continuation(PROMPT, 3)
+    drafted = await ahead.draft(truth, BlockBudget(8))
+    assert drafted.block.ids == tuple(continuation(PROMPT, 8)[3:]) and drafted.block.base == len(truth)
+    assert (await ahead.draft(truth, BlockBudget(8, hint=2))).block.ids == drafted.block.ids[:2]
+    truth.tokens.append(1 + next_token(truth.tokens) % 40)
+    assert ahead.ahead(truth) == ()
+    drafted = await ahead.draft(truth, BlockBudget(8))
+    assert drafted.block.ids == tuple(continuation(truth.tokens, 4)), "by its rule again"
+    assert drafter.truth == truth.tokens and ahead.wasted == 5
+    thread.close()
 
-    async def scenario():
-        ahead, thread = going_on(drafter)
-        truth = Truth(PROMPT)
+
+async def test_a_drafter_looks_ahead_and_hears_of_the_truth_only_while_it_is_at_the_truth():
+    ahead, thread = going_on(OracleDrafter(1.0))
+    told = []
+    thread.look_ahead = lambda block, room: told.append("ahead")
+    thread.hear = lambda truth: told.append("heard")
+    truth = Truth(PROMPT)
+    ahead.begin(truth, Sampler(SamplingParams(), b"0" * 16))
+    ahead.look_ahead(DraftBlock(3), BlockBudget(4))
+    ahead.hear(truth)
+    assert told == ["ahead", "heard"]
+    await ahead.go_on(truth)
+    ahead.look_ahead(DraftBlock(3), BlockBudget(4))
+    ahead.hear(truth)
+    assert told == ["ahead", "heard"]
+    thread.close()
+
+
+async def test_going_on_stops_where_nothing_can_follow():
+    truth = Truth(PROMPT)
+    fifth = continuation(PROMPT, 5)[-1]
+    for ends, most, length in (
+        (EndRules(frozenset({fifth}), frozenset(), 100), 256, 5),
+        (EndRules(frozenset(), frozenset({fifth}), 100), 256, 5),
+        (EndRules(frozenset(), frozenset(), len(PROMPT) + 6), 256, 6),
+        (EndRules(frozenset(), frozenset(), 100), 8, 8),
+    ):
+        ahead, thread = going_on(OracleDrafter(1.0), ends, most)
         ahead.begin(truth, Sampler(SamplingParams(), b"0" * 16))
-        assert await ahead.go_on(truth) and await ahead.go_on(truth)
-        assert [token.id for token in ahead.ahead(truth)] == continuation(PROMPT, 8)
-        truth.tokens += continuation(PROMPT, 3)
-        drafted = await ahead.draft(truth, BlockBudget(8))
-        assert drafted.block.ids == tuple(continuation(PROMPT, 8)[3:]) and drafted.block.base == len(truth)
-        assert (await ahead.draft(truth, BlockBudget(8, hint=2))).block.ids == drafted.block.ids[:2]
-        truth.tokens.append(1 + next_token(truth.tokens) % 40)
-        assert ahead.ahead(truth) == ()
-        drafted = await ahead.draft(truth, BlockBudget(8))
-        assert drafted.block.ids == tuple(continuation(truth.tokens, 4)), "by its rule again"
-        assert drafter.truth == truth.tokens and ahead.wasted == 5
+        while await ahead.go_on(truth):
+            pass
+        assert [token.id for token in ahead.ahead(truth)] == continuation(PROMPT, length)
         thread.close()
-
-    asyncio.run(scenario())
-
-
-def test_a_drafter_looks_ahead_and_hears_of_the_truth_only_while_it_is_at_the_truth():
-    async def scenario():
-        ahead, thread = going_on(OracleDrafter(1.0))
-        told = []
-        thread.look_ahead = lambda block, room: told.append("ahead")
-        thread.hear = lambda truth: told.append("heard")
-        truth = Truth(PROMPT)
-        ahead.begin(truth, Sampler(SamplingParams(), b"0" * 16))
-        ahead.look_ahead(DraftBlock(3), BlockBudget(4))
-        ahead.hear(truth)
-        assert told == ["ahead", "heard"]
-        await ahead.go_on(truth)
-        ahead.look_ahead(DraftBlock(3), BlockBudget(4))
-        ahead.hear(truth)
-        assert told == ["ahead", "heard"]
-        thread.close()
-
-    asyncio.run(scenario())
-
-
-def test_going_on_stops_where_nothing_can_follow():
-    async def scenario():
-        truth = Truth(PROMPT)
-        fifth = continuation(PROMPT, 5)[-1]
-        for ends, most, length in (
-            (EndRules(frozenset({fifth}), frozenset(), 100), 256, 5),
-            (EndRules(frozenset(), frozenset({fifth}), 100), 256, 5),
-            (EndRules(frozenset(), frozenset(), len(PROMPT) + 6), 256, 6),
-            (EndRules(frozenset(), frozenset(), 100), 8, 8),
-        ):
-            ahead, thread = going_on(OracleDrafter(1.0), ends, most)
-            ahead.begin(truth, Sampler(SamplingParams(), b"0" * 16))
-            while await ahead.go_on(truth):
-                pass
-            assert [token.id for token in ahead.ahead(truth)] == continuation(PROMPT, length)
-            thread.close()
-
-    asyncio.run(scenario())
 
 
 def test_a_tail_knows_what_the_target_said_of_it():
@@ -207,16 +197,13 @@ def test_a_guess_leaves_no_trace_in_the_text():
         assert (before, after) == (plain.commit(ids[:known]), plain.commit(ids[known:]))
 
 
-def test_a_segment_is_drafted_whatever_the_devices_own_rule_says():
-    async def scenario():
-        thread = DraftThread(OracleDrafter(1.0), ConfidenceLength(4, confidence=0.99))
-        truth = Truth(PROMPT)
-        thread.begin(truth, Sampler(SamplingParams(), b"0" * 16))
-        assert (await thread.draft(truth, BlockBudget(4))).block.tokens == ()
-        assert len((await thread.draft(truth, SEGMENT)).block.tokens) == SEGMENT.length
-        thread.close()
-
-    asyncio.run(scenario())
+async def test_a_segment_is_drafted_whatever_the_devices_own_rule_says():
+    thread = DraftThread(OracleDrafter(1.0), ConfidenceLength(4, confidence=0.99))
+    truth = Truth(PROMPT)
+    thread.begin(truth, Sampler(SamplingParams(), b"0" * 16))
+    assert (await thread.draft(truth, BlockBudget(4))).block.tokens == ()
+    assert len((await thread.draft(truth, SEGMENT)).block.tokens) == SEGMENT.length
+    thread.close()
 
 
 def test_the_retries_are_the_modes_unless_configured():
@@ -243,33 +230,27 @@ def test_a_server_that_is_silent_counts_as_away_though_its_stream_is_not_lost():
     assert any(guess for _, guess in reader.screens)
 
 
-def test_a_reader_who_leaves_while_the_server_is_away_frees_his_drafter():
-    async def scenario():
-        async with device_that_loses() as (device, network):
-            answer = device.answer(LONG)
-            async for chunk in answer:
-                if chunk.waiting and chunk.provisional:
-                    break
+async def test_a_reader_who_leaves_while_the_server_is_away_frees_his_drafter():
+    async with device_that_loses() as (device, network):
+        answer = device.answer(LONG)
+        async for chunk in answer:
+            if chunk.waiting and chunk.provisional:
+                break
+            if chunk.token_ids and not network.down:
+                await network.lose()
+        await asyncio.wait_for(answer.aclose(), 20)
+        assert device.drafters_busy == 0
+        network.find()
+        assert await Reader(0, chance=0.0).read(device, network) == TEXT
+
+
+async def test_the_wait_ends_by_an_error_when_the_retries_do():
+    brief = replace(QUICK, give_up=0.05)
+    async with device_that_loses(patience=brief) as (device, network):
+        with pytest.raises(Unreachable):
+            async for chunk in device.answer(LONG):
                 if chunk.token_ids and not network.down:
                     await network.lose()
-            await asyncio.wait_for(answer.aclose(), 20)
-            assert device.drafters_busy == 0
-            network.find()
-            assert await Reader(0, chance=0.0).read(device, network) == TEXT
-
-    asyncio.run(scenario())
-
-
-def test_the_wait_ends_by_an_error_when_the_retries_do():
-    async def scenario():
-        brief = replace(QUICK, give_up=0.05)
-        async with device_that_loses(patience=brief) as (device, network):
-            with pytest.raises(Unreachable):
-                async for chunk in device.answer(LONG):
-                    if chunk.token_ids and not network.down:
-                        await network.lose()
-
-    asyncio.run(scenario())
 
 
 def test_a_watch_does_not_spin_while_nothing_happens(monkeypatch):

@@ -1,6 +1,5 @@
 """A server that more want than it can serve: who comes in, who is sent away for how long, and how fast he hears it."""
 
-import asyncio
 import heapq
 import random
 import time
@@ -292,52 +291,43 @@ def test_who_asks_for_little_gets_all_of_it():
 
 
 @pytest.mark.timed
-def test_who_is_sent_away_costs_no_tokenizing_and_hears_it_at_once():
-    async def scenario():
-        limits = SessionLimits(max_sessions=1, max_draft=8)
-        async with serving(limits=limits) as (manager, address):
-            manager.inputs.text = text = CountingText()
-            manager.loop.wake = lambda: None  # the one inside stays there
-            manager.loop.machine.sessions[0] = Inside("local")
-            async with linked(address) as link:
-                seconds = []
-                for _ in range(30):
-                    started = time.perf_counter()
-                    error = (await first_reply(link, Open("words", LONG))).error()
-                    seconds.append(time.perf_counter() - started)
-                    assert isinstance(error, Overloaded) and 0 < error.retry_after <= LONGEST
-            manager.loop.machine.sessions.clear()
-            assert text.encoded == 0
-            assert min(seconds) <= 0.005  # of the machine at its quietest
-
-    asyncio.run(scenario())
+async def test_who_is_sent_away_costs_no_tokenizing_and_hears_it_at_once():
+    limits = SessionLimits(max_sessions=1, max_draft=8)
+    async with serving(limits=limits) as (manager, address):
+        manager.inputs.text = text = CountingText()
+        manager.loop.wake = lambda: None  # the one inside stays there
+        manager.loop.machine.sessions[0] = Inside("local")
+        async with linked(address) as link:
+            seconds = []
+            for _ in range(30):
+                started = time.perf_counter()
+                error = (await first_reply(link, Open("words", LONG))).error()
+                seconds.append(time.perf_counter() - started)
+                assert isinstance(error, Overloaded) and 0 < error.retry_after <= LONGEST
+        manager.loop.machine.sessions.clear()
+        assert text.encoded == 0
+        assert min(seconds) <= 0.005  # of the machine at its quietest
 
 
-def test_a_server_that_drains_tokenizes_nothing():
-    async def scenario():
-        async with running(FakeEngine()) as network:
-            network.manager.inputs.text = text = CountingText()
-            network.manager.draining = True
-            with pytest.raises(Overloaded, match="shutting down"):
-                await network.manager.open(Open("words", LONG), "local")
-            assert text.encoded == 0
-
-    asyncio.run(scenario())
+async def test_a_server_that_drains_tokenizes_nothing():
+    async with running(FakeEngine()) as network:
+        network.manager.inputs.text = text = CountingText()
+        network.manager.draining = True
+        with pytest.raises(Overloaded, match="shutting down"):
+            await network.manager.open(Open("words", LONG), "local")
+        assert text.encoded == 0
 
 
-def test_the_server_keeps_a_pace_for_those_who_ask_for_none():
-    async def scenario():
-        limits = SessionLimits(max_sessions=256, max_draft=8, min_pace=60.0)
-        async with running(FakeEngine(num_blocks=2000), limits=limits) as network:
-            manager = network.manager
-            manager.loop.wake = lambda: None
-            manager.loop.machine.profile = PROFILE
-            sessions = []
-            with pytest.raises(Overloaded, match="pace"):
-                while len(sessions) < 100:
-                    session, _ = await manager.open(Open(PROMPT, LONG), "local")
-                    manager.loop.attach(session, len(PROMPT))
-                    sessions.append(session)
-            assert len(sessions) == 18 and {session.timing.pace for session in sessions} == {60.0}
-
-    asyncio.run(scenario())
+async def test_the_server_keeps_a_pace_for_those_who_ask_for_none():
+    limits = SessionLimits(max_sessions=256, max_draft=8, min_pace=60.0)
+    async with running(FakeEngine(num_blocks=2000), limits=limits) as network:
+        manager = network.manager
+        manager.loop.wake = lambda: None
+        manager.loop.machine.profile = PROFILE
+        sessions = []
+        with pytest.raises(Overloaded, match="pace"):
+            while len(sessions) < 100:
+                session, _ = await manager.open(Open(PROMPT, LONG), "local")
+                manager.loop.attach(session, len(PROMPT))
+                sessions.append(session)
+        assert len(sessions) == 18 and {session.timing.pace for session in sessions} == {60.0}

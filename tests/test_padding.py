@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 
 import grpc
@@ -168,42 +167,31 @@ def sizes(frames, up):
 
 
 @pytest.mark.parametrize("acceptance", [1.0, 0.5, 0.0])
-def test_every_frame_has_one_size_whatever_it_carries(acceptance):
-    async def scenario():
-        async with serving() as (manager, address):
-            tokens, frames = await recorded(address, acceptance)
-            assert list(tokens) == continuation(PROMPT, LONG.max_tokens)
-            assert not manager.loop.machine.stats.failures
-            for up in (True, False):
-                assert sizes(frames, up) == [OPENING_BYTES] + [FRAME_BYTES] * (len(sizes(frames, up)) - 1)
-
-    asyncio.run(scenario())
+async def test_every_frame_has_one_size_whatever_it_carries(acceptance):
+    async with serving() as (manager, address):
+        tokens, frames = await recorded(address, acceptance)
+        assert list(tokens) == continuation(PROMPT, LONG.max_tokens)
+        assert not manager.loop.machine.stats.failures
+        for up in (True, False):
+            assert sizes(frames, up) == [OPENING_BYTES] + [FRAME_BYTES] * (len(sizes(frames, up)) - 1)
 
 
-def test_without_padding_frames_tell_how_many_tokens_they_hold():
+async def test_without_padding_frames_tell_how_many_tokens_they_hold():
     """What the test above would miss if the sizes were the same anyway."""
     wire = [len(codec.server_bytes(Verdict(10, (7,) * count))) for count in range(1, 6)]
     assert len(set(wire)) == 5
-
-    async def scenario():
-        async with serving() as (_, address):
-            _, frames = await recorded(address, 0.5, padded=False)
-            assert len(set(sizes(frames, up=False))) > 2
-
-    asyncio.run(scenario())
+    async with serving() as (_, address):
+        _, frames = await recorded(address, 0.5, padded=False)
+        assert len(set(sizes(frames, up=False))) > 2
 
 
 @pytest.mark.parametrize("proxy", [True, False], ids=["proxy", "redirect"])
-def test_a_gateway_pads_as_well(proxy):
+async def test_a_gateway_pads_as_well(proxy):
     """Where it sends a device elsewhere, that frame too."""
-
-    async def scenario():
-        async with cluster("a", proxy=proxy) as one:
-            tokens, frames = await recorded(one.address, 0.5)
-            assert list(tokens) == continuation(PROMPT, LONG.max_tokens)
-            assert {size for _, size in frames} == {OPENING_BYTES, FRAME_BYTES}
-
-    asyncio.run(scenario())
+    async with cluster("a", proxy=proxy) as one:
+        tokens, frames = await recorded(one.address, 0.5)
+        assert list(tokens) == continuation(PROMPT, LONG.max_tokens)
+        assert {size for _, size in frames} == {OPENING_BYTES, FRAME_BYTES}
 
 
 # -- how both ends agree --------------------------------------------------------------------------------
@@ -226,49 +214,36 @@ def test_metadata_ask_for_padding():
     assert not is_padded(None) and not is_padded([("opensled-padding", "0")])
 
 
-def test_a_server_that_requires_padding_says_so_and_refuses_others():
-    async def scenario():
-        async with requiring() as (manager, address), linked(address) as link:
-            info = await link.describe()
-            assert {PADDING, PADDING_REQUIRED} <= {*info.capabilities}
-            assert pads(False, info)
-            refused = await first_answer(link.connect())
-            assert isinstance(refused, Failure)
-            assert (refused.code, refused.field) == ("invalid_request", "padding")
-            assert isinstance(refused.error(), InvalidRequest) and manager.stats.refused
-            assert isinstance(await first_answer(link.connect_padded()), Opened)
-
-    asyncio.run(scenario())
+async def test_a_server_that_requires_padding_says_so_and_refuses_others():
+    async with requiring() as (manager, address), linked(address) as link:
+        info = await link.describe()
+        assert {PADDING, PADDING_REQUIRED} <= {*info.capabilities}
+        assert pads(False, info)
+        refused = await first_answer(link.connect())
+        assert isinstance(refused, Failure)
+        assert (refused.code, refused.field) == ("invalid_request", "padding")
+        assert isinstance(refused.error(), InvalidRequest) and manager.stats.refused
+        assert isinstance(await first_answer(link.connect_padded()), Opened)
 
 
-def test_a_device_without_flags_does_what_its_server_requires():
-    async def scenario():
-        async with requiring() as (manager, address), device_on(address) as device:
-            chunks = await read(device)
-            assert [id for chunk in chunks for id in chunk.token_ids] == continuation(PROMPT, 20)
-            assert not manager.stats.refused
-
-    asyncio.run(scenario())
+async def test_a_device_without_flags_does_what_its_server_requires():
+    async with requiring() as (manager, address), device_on(address) as device:
+        chunks = await read(device)
+        assert [id for chunk in chunks for id in chunk.token_ids] == continuation(PROMPT, 20)
+        assert not manager.stats.refused
 
 
-def test_a_device_is_told_of_a_server_that_cannot_pad():
-    async def scenario():
-        async with serving() as (_, address), linked(address) as link:
-            info = await link.describe()
-            assert not pads(False, info) and pads(True, info)
-            with pytest.raises(Unsupported, match="cannot pad frames"):
-                pads(True, replace(info, capabilities=()))
-
-    asyncio.run(scenario())
+async def test_a_device_is_told_of_a_server_that_cannot_pad():
+    async with serving() as (_, address), linked(address) as link:
+        info = await link.describe()
+        assert not pads(False, info) and pads(True, info)
+        with pytest.raises(Unsupported, match="cannot pad frames"):
+            pads(True, replace(info, capabilities=()))
 
 
-def test_a_server_that_ignores_the_wish_is_found_out(monkeypatch):
+async def test_a_server_that_ignores_the_wish_is_found_out(monkeypatch):
     """A server of an older version answers without it."""
     monkeypatch.setattr(byte_stream, "is_padded", lambda metadata: False)
-
-    async def scenario():
-        async with serving() as (_, address), linked(address) as link:
-            with pytest.raises(Unsupported, match="does not pad"):
-                await first_answer(link.connect_padded())
-
-    asyncio.run(scenario())
+    async with serving() as (_, address), linked(address) as link:
+        with pytest.raises(Unsupported, match="does not pad"):
+            await first_answer(link.connect_padded())

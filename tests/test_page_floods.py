@@ -85,46 +85,40 @@ async def statuses(ends):
 
 
 @pytest.mark.timed
-def test_more_pages_than_may_watch_leave_an_answer_alone():
-    async def scenario():
-        view, backend = CountingView(), FakeBackend()
-        async with AsyncExitStack() as stack:
-            address = await stack.enter_async_context(device_page(view, backend))
-            client = await stack.enter_async_context(asking(address))
-            ends = await flood(stack, address)
-            began = time.monotonic()
-            for _ in range(10):
-                told = (await client.post("/v1/chat/completions", json=chat())).json()
-                assert told["choices"][0]["message"]["content"] == "".join(WORDS)
-            assert time.monotonic() - began < 5
-            assert await statuses(ends) == {200: MAX_WATCHERS, 429: FLOOD - MAX_WATCHERS}
-            assert view.watchers == MAX_WATCHERS
-
-    asyncio.run(scenario())
+async def test_more_pages_than_may_watch_leave_an_answer_alone():
+    view, backend = CountingView(), FakeBackend()
+    async with AsyncExitStack() as stack:
+        address = await stack.enter_async_context(device_page(view, backend))
+        client = await stack.enter_async_context(asking(address))
+        ends = await flood(stack, address)
+        began = time.monotonic()
+        for _ in range(10):
+            told = (await client.post("/v1/chat/completions", json=chat())).json()
+            assert told["choices"][0]["message"]["content"] == "".join(WORDS)
+        assert time.monotonic() - began < 5
+        assert await statuses(ends) == {200: MAX_WATCHERS, 429: FLOOD - MAX_WATCHERS}
+        assert view.watchers == MAX_WATCHERS
 
 
-def test_pages_that_never_read_lose_their_places_and_fill_no_memory():
-    async def scenario():
-        view, backend = WideView(), FakeBackend()
-        async with AsyncExitStack() as stack:
-            address = await stack.enter_async_context(device_page(view, backend))
-            client = await stack.enter_async_context(asking(address))
-            before, most = used_mb(), 0.0
-            await flood(stack, address, buffer=2048)
-            await until(lambda: view.watchers == MAX_WATCHERS)
-            looks: list[int] = []
-            waiting = asyncio.ensure_future(_looks_of_a_reader(address, looks))
-            deadline = time.monotonic() + 20
-            while not looks:  # a place becomes free once the deaf ones are given up
-                assert time.monotonic() < deadline, "the deaf keep their places"
-                told = await client.post("/v1/chat/completions", json=chat())
-                assert told.status_code == 200
-                most = max(most, used_mb() - before)
-            await waiting
-            assert most < MAX_MB, f"{most:.0f} MB"
-            assert view.looks < 40 * MAX_WATCHERS  # nobody looks for them while they do not read
-
-    asyncio.run(scenario())
+async def test_pages_that_never_read_lose_their_places_and_fill_no_memory():
+    view, backend = WideView(), FakeBackend()
+    async with AsyncExitStack() as stack:
+        address = await stack.enter_async_context(device_page(view, backend))
+        client = await stack.enter_async_context(asking(address))
+        before, most = used_mb(), 0.0
+        await flood(stack, address, buffer=2048)
+        await until(lambda: view.watchers == MAX_WATCHERS)
+        looks: list[int] = []
+        waiting = asyncio.ensure_future(_looks_of_a_reader(address, looks))
+        deadline = time.monotonic() + 20
+        while not looks:  # a place becomes free once the deaf ones are given up
+            assert time.monotonic() < deadline, "the deaf keep their places"
+            told = await client.post("/v1/chat/completions", json=chat())
+            assert told.status_code == 200
+            most = max(most, used_mb() - before)
+        await waiting
+        assert most < MAX_MB, f"{most:.0f} MB"
+        assert view.looks < 40 * MAX_WATCHERS  # nobody looks for them while they do not read
 
 
 async def _looks_of_a_reader(address, looks):
@@ -144,63 +138,55 @@ async def _looks_of_a_reader(address, looks):
 
 
 @pytest.mark.timed
-def test_a_watched_server_of_many_devices_answers_both_kinds_of_clients():
+async def test_a_watched_server_of_many_devices_answers_both_kinds_of_clients():
     """The page of a real server, with as many devices as it remembers; half of the readers take nothing."""
-
-    async def scenario():
-        options = {
-            "client_limits": ClientLimits(farewell_s=UNREAD_S),
-            "limits": SessionLimits(max_sessions=8, linger=UNREAD_S),
-            "engine": fake_engine(),
-        }
-        async with AsyncExitStack() as stack:
-            manager, grpc, address = await stack.enter_async_context(http_serving(**options))
-            for number in range(MAX_DEVICES):
-                manager.records.of("local", f"device {number}")
-            client = await stack.enter_async_context(asking(address))
-            link = await stack.enter_async_context(linked(grpc))
-            device = (await finish(link))[1]
-            before = used_mb()
-            await flood(stack, address, MAX_WATCHERS, buffer=2048)
-            await flood(stack, address, 60)
-            began = time.monotonic()
-            for number in range(8):
-                assert await said(client) == words("Hi", 12)
-                assert (await finish(link))[1] == device
-                off = {"tenant": "local", "device": f"device {number + 9}", "drafting": False}
-                assert (await client.post(SWITCH, json=off)).status_code == 200
-            assert time.monotonic() - began < 15 and used_mb() - before < MAX_MB
-            await until(lambda: not manager.remembered)
-
-    asyncio.run(scenario())
+    options = {
+        "client_limits": ClientLimits(farewell_s=UNREAD_S),
+        "limits": SessionLimits(max_sessions=8, linger=UNREAD_S),
+        "engine": fake_engine(),
+    }
+    async with AsyncExitStack() as stack:
+        manager, grpc, address = await stack.enter_async_context(http_serving(**options))
+        for number in range(MAX_DEVICES):
+            manager.records.of("local", f"device {number}")
+        client = await stack.enter_async_context(asking(address))
+        link = await stack.enter_async_context(linked(grpc))
+        device = (await finish(link))[1]
+        before = used_mb()
+        await flood(stack, address, MAX_WATCHERS, buffer=2048)
+        await flood(stack, address, 60)
+        began = time.monotonic()
+        for number in range(8):
+            assert await said(client) == words("Hi", 12)
+            assert (await finish(link))[1] == device
+            off = {"tenant": "local", "device": f"device {number + 9}", "drafting": False}
+            assert (await client.post(SWITCH, json=off)).status_code == 200
+        assert time.monotonic() - began < 15 and used_mb() - before < MAX_MB
+        await until(lambda: not manager.remembered)
 
 
-def test_switches_without_end_are_waited_for_like_any_request():
+async def test_switches_without_end_are_waited_for_like_any_request():
     """`client-calls` holds for them, so that they take nobody's time."""
+    async with (
+        http_serving() as (manager, grpc, address),
+        linked(grpc) as link,
+        asking(address) as client,
+    ):
+        manager.records.of("local", "kitchen")
+        over = asyncio.Event()
 
-    async def scenario():
-        async with (
-            http_serving() as (manager, grpc, address),
-            linked(grpc) as link,
-            asking(address) as client,
-        ):
-            manager.records.of("local", "kitchen")
-            over = asyncio.Event()
+        async def switching():
+            count = 0
+            while not over.is_set():
+                body = {"tenant": "local", "device": "kitchen", "drafting": bool(count % 2)}
+                assert (await client.post(SWITCH, json=body)).status_code == 200
+                count += 1
+            return count
 
-            async def switching():
-                count = 0
-                while not over.is_set():
-                    body = {"tenant": "local", "device": "kitchen", "drafting": bool(count % 2)}
-                    assert (await client.post(SWITCH, json=body)).status_code == 200
-                    count += 1
-                return count
-
-            crowd = [asyncio.ensure_future(switching()) for _ in range(16)]
-            params = SamplingParams(temperature=0, max_tokens=20)
-            for _ in range(5):
-                assert len((await finish(link))[1]) == params.max_tokens
-            over.set()
-            assert sum(await asyncio.gather(*crowd)) > 16
-            assert len(manager.records.latest()) == 2
-
-    asyncio.run(scenario())
+        crowd = [asyncio.ensure_future(switching()) for _ in range(16)]
+        params = SamplingParams(temperature=0, max_tokens=20)
+        for _ in range(5):
+            assert len((await finish(link))[1]) == params.max_tokens
+        over.set()
+        assert sum(await asyncio.gather(*crowd)) > 16
+        assert len(manager.records.latest()) == 2

@@ -23,102 +23,83 @@ def quick(monkeypatch):
     quick_looks(monkeypatch)
 
 
-def test_looks_come_one_a_period(monkeypatch):
+async def test_looks_come_one_a_period(monkeypatch):
     quick_looks(monkeypatch, period=2.0)
-
-    async def scenario():
-        view = CountingView()
-        async with Reader(build_app(FakeBackend(), view=view)) as reader:
-            await until(lambda: len(reader.events) == 1)
-            await asyncio.sleep(0.3)  # much less than a period
-            assert view.looks == 1 and reader.events == [b'data: {"kind":"device","looks":1}\n\n']
-            await until(lambda: len(reader.events) == 2)
-        assert view.watchers == 1 and not reader.ended
-
-    asyncio.run(scenario())
+    view = CountingView()
+    async with Reader(build_app(FakeBackend(), view=view)) as reader:
+        await until(lambda: len(reader.events) == 1)
+        await asyncio.sleep(0.3)  # much less than a period
+        assert view.looks == 1 and reader.events == [b'data: {"kind":"device","looks":1}\n\n']
+        await until(lambda: len(reader.events) == 2)
+    assert view.watchers == 1 and not reader.ended
 
 
-def test_a_stream_of_looks_is_kept_by_no_cache():
-    async def scenario():
-        ending = asyncio.Event()
+async def test_a_stream_of_looks_is_kept_by_no_cache():
+    ending = asyncio.Event()
+    ending.set()
+    transport = httpx.ASGITransport(build_app(FakeBackend(), ending=ending, view=CountingView()))
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+        reply = await client.get(EVENTS)
+    assert reply.headers["cache-control"] == "no-store" and "content-length" not in reply.headers
+
+
+async def test_so_many_may_watch_also_if_they_come_at_once(quick):
+    view, ending = CountingView(), asyncio.Event()
+    app = build_app(FakeBackend(), ending=ending, view=view)
+    readers = [Reader(app) for _ in range(3 * MAX_WATCHERS)]
+    for reader in readers:
+        await reader.__aenter__()
+    await until(lambda: all(reader.status for reader in readers))
+    counts = [sum(reader.status == status for reader in readers) for status in (200, 429)]
+    assert counts == [MAX_WATCHERS, 2 * MAX_WATCHERS] and view.watchers == MAX_WATCHERS
+    leaving = next(reader for reader in readers if reader.status == 200)
+    await leaving.__aexit__()
+    async with Reader(app) as late:
+        await until(lambda: late.events)  # its place is free
+    ending.set()
+    await until(lambda: all(reader.ended for reader in readers if reader is not leaving))
+    for reader in readers:
+        await reader.__aexit__()
+
+
+async def test_a_reader_who_takes_nothing_gets_no_further_look(quick):
+    view = CountingView()
+    app = build_app(FakeBackend(), view=view)
+    async with Reader(app) as reader:
+        reader.reads.clear()
+        await until(lambda: reader.events)
+        async with Reader(app) as other:
+            await until(lambda: len(other.events) > 5)
+        assert len(reader.events) == 1
+
+
+async def test_looks_end_with_the_process(quick):
+    ending = asyncio.Event()
+    app = build_app(FakeBackend(), ending=ending, view=CountingView())
+    async with Reader(app) as reader:
+        await until(lambda: reader.events)
         ending.set()
-        transport = httpx.ASGITransport(build_app(FakeBackend(), ending=ending, view=CountingView()))
-        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
-            reply = await client.get(EVENTS)
-        assert reply.headers["cache-control"] == "no-store" and "content-length" not in reply.headers
-
-    asyncio.run(scenario())
+        await until(lambda: reader.ended)
+    async with Reader(app) as late:
+        await until(lambda: late.ended)
+        assert late.status == 200 and not late.events
 
 
-def test_so_many_may_watch_also_if_they_come_at_once(quick):
-    async def scenario():
-        view, ending = CountingView(), asyncio.Event()
-        app = build_app(FakeBackend(), ending=ending, view=view)
-        readers = [Reader(app) for _ in range(3 * MAX_WATCHERS)]
-        for reader in readers:
-            await reader.__aenter__()
-        await until(lambda: all(reader.status for reader in readers))
-        counts = [sum(reader.status == status for reader in readers) for status in (200, 429)]
-        assert counts == [MAX_WATCHERS, 2 * MAX_WATCHERS] and view.watchers == MAX_WATCHERS
-        leaving = next(reader for reader in readers if reader.status == 200)
-        await leaving.__aexit__()
-        async with Reader(app) as late:
-            await until(lambda: late.events)  # its place is free
-        ending.set()
-        await until(lambda: all(reader.ended for reader in readers if reader is not leaving))
-        for reader in readers:
-            await reader.__aexit__()
-
-    asyncio.run(scenario())
-
-
-def test_a_reader_who_takes_nothing_gets_no_further_look(quick):
-    async def scenario():
-        view = CountingView()
-        app = build_app(FakeBackend(), view=view)
-        async with Reader(app) as reader:
-            reader.reads.clear()
-            await until(lambda: reader.events)
-            async with Reader(app) as other:
-                await until(lambda: len(other.events) > 5)
-            assert len(reader.events) == 1
-
-    asyncio.run(scenario())
-
-
-def test_looks_end_with_the_process(quick):
-    async def scenario():
-        ending = asyncio.Event()
-        app = build_app(FakeBackend(), ending=ending, view=CountingView())
-        async with Reader(app) as reader:
-            await until(lambda: reader.events)
-            ending.set()
-            await until(lambda: reader.ended)
-        async with Reader(app) as late:
-            await until(lambda: late.ended)
-            assert late.status == 200 and not late.events
-
-    asyncio.run(scenario())
-
-
-def test_a_view_that_fails_ends_its_reader_and_nobody_else(quick):
-    async def scenario():
-        view = CountingView()
-        app = build_app(FakeBackend(), view=view)
-        async with Reader(app) as reader:
-            await until(lambda: reader.events)
-            view.error = ZeroDivisionError("a bug")
-            await until(reader.task.done)
-            assert isinstance(reader.task.exception(), ZeroDivisionError)  # logged by the server
-        view.error = None
-        readers = [Reader(app) for _ in range(MAX_WATCHERS)]  # all places are free
-        for one in readers:
-            await one.__aenter__()
-        await until(lambda: all(one.events for one in readers))
-        for one in readers:
-            await one.__aexit__()
-
-    asyncio.run(scenario())
+async def test_a_view_that_fails_ends_its_reader_and_nobody_else(quick):
+    view = CountingView()
+    app = build_app(FakeBackend(), view=view)
+    async with Reader(app) as reader:
+        await until(lambda: reader.events)
+        view.error = ZeroDivisionError("a bug")
+        await until(reader.task.done)
+        assert isinstance(reader.task.exception(), ZeroDivisionError)  # logged by the server
+    view.error = None
+    readers = [Reader(app) for _ in range(MAX_WATCHERS)]  # all places are free
+    for one in readers:
+        await one.__aenter__()
+    await until(lambda: all(one.events for one in readers))
+    for one in readers:
+        await one.__aexit__()
 
 
 def test_a_head_request_takes_no_place():

@@ -98,14 +98,11 @@ def test_the_third_wrong_guess_withdraws_the_code(folder):
     assert names(folder) == [] and paired.paired_server() == ""
 
 
-def test_guesses_at_the_same_time_are_no_more_than_one_after_another(folder):
-    async def scenario():
-        async with desk(folder) as (found, port):
-            told = await asyncio.gather(*(guess(port) for _ in range(MAX_OF_ADDRESS)), return_exceptions=True)
-            assert all(isinstance(error, Unauthorized) for error in told)
-            assert found._guesses == MAX_GUESSES and found.outcome.done()
-
-    asyncio.run(scenario())
+async def test_guesses_at_the_same_time_are_no_more_than_one_after_another(folder):
+    async with desk(folder) as (found, port):
+        told = await asyncio.gather(*(guess(port) for _ in range(MAX_OF_ADDRESS)), return_exceptions=True)
+        assert all(isinstance(error, Unauthorized) for error in told)
+        assert found._guesses == MAX_GUESSES and found.outcome.done()
 
 
 def test_a_third_device_on_the_link_is_too_late(folder):

@@ -42,19 +42,16 @@ def folder(tmp_path, monkeypatch):
         b"",
     ],
 )
-def test_a_device_bears_whatever_answers_it(said):
+async def test_a_device_bears_whatever_answers_it(said):
     async def answer(reader, writer):
         await reader.readexactly(10)
         writer.write(said)
         writer.close()
 
-    async def scenario():
-        server = await asyncio.start_server(answer, HERE, 0)
-        with pytest.raises(OpenSledError):
-            await asyncio.wait_for(device(server.sockets[0].getsockname()[1]), 20)
-        server.close()
-
-    asyncio.run(scenario())
+    server = await asyncio.start_server(answer, HERE, 0)
+    with pytest.raises(OpenSledError):
+        await asyncio.wait_for(device(server.sockets[0].getsockname()[1]), 20)
+    server.close()
 
 
 @pytest.mark.parametrize(
@@ -68,29 +65,23 @@ def test_a_device_bears_whatever_answers_it(said):
         bytes(100_000),
     ],
 )
-def test_strangers_bytes_neither_use_the_code_nor_disturb_the_device(folder, said):
-    async def scenario():
-        async with desk(folder) as (found, port):
-            async with line(port) as stranger:
-                stranger.say(said)
-                assert len(await stranger.ends()) <= 4  # a refusal at most
-            await device(port)
-            assert found._guesses == 0
-
-    asyncio.run(scenario())
+async def test_strangers_bytes_neither_use_the_code_nor_disturb_the_device(folder, said):
+    async with desk(folder) as (found, port):
+        async with line(port) as stranger:
+            stranger.say(said)
+            assert len(await stranger.ends()) <= 4  # a refusal at most
+        await device(port)
+        assert found._guesses == 0
 
 
-def test_a_point_that_is_none_counts_as_a_guess(folder):
-    async def scenario():
-        async with desk(folder) as (found, port), line(port) as stranger:
-            stranger.say(encode_frame(PairFrame.HELLO, VERSION + b"A" + b"\xff" * 32))
-            await stranger.hear(PairFrame.ANSWER)
-            stranger.say(encode_frame(PairFrame.REQUEST, bytes(200)))
-            with pytest.raises(ProtocolError):
-                await stranger.hear(PairFrame.GRANT)
-            assert found._guesses == 1
-
-    asyncio.run(scenario())
+async def test_a_point_that_is_none_counts_as_a_guess(folder):
+    async with desk(folder) as (found, port), line(port) as stranger:
+        stranger.say(encode_frame(PairFrame.HELLO, VERSION + b"A" + b"\xff" * 32))
+        await stranger.hear(PairFrame.ANSWER)
+        stranger.say(encode_frame(PairFrame.REQUEST, bytes(200)))
+        with pytest.raises(ProtocolError):
+            await stranger.hear(PairFrame.GRANT)
+        assert found._guesses == 1
 
 
 async def until_taken(port):
@@ -104,35 +95,28 @@ async def until_taken(port):
             await asyncio.sleep(0.01)
 
 
-def test_silent_connections_of_one_address_are_few(folder):
-    async def scenario():
-        async with desk(folder) as (_, port):
-            lines = [await asyncio.open_connection(HERE, port) for _ in range(MAX_OF_ADDRESS)]
-            with pytest.raises(Overloaded):
-                await device(port)
-            lines[0][1].close()
-            await until_taken(port)
-            for _, writer in lines:
-                writer.close()
-
-    asyncio.run(scenario())
-
-
-def test_of_many_addresses_the_longest_silent_connection_gives_way(folder):
-    """Each address of 127.0.0.0/8 is one of this machine."""
-
-    async def scenario():
-        async with desk(folder) as (_, port):
-            lines = []
-            for number in range(MAX_CONNECTIONS + 4):
-                own = (f"127.0.0.{10 + number // 2}", 0)
-                lines.append(await asyncio.open_connection(HERE, port, local_addr=own))
+async def test_silent_connections_of_one_address_are_few(folder):
+    async with desk(folder) as (_, port):
+        lines = [await asyncio.open_connection(HERE, port) for _ in range(MAX_OF_ADDRESS)]
+        with pytest.raises(Overloaded):
             await device(port)
-            assert await asyncio.wait_for(lines[0][0].read(), 20) == b""
-            for _, writer in lines:
-                writer.close()
+        lines[0][1].close()
+        await until_taken(port)
+        for _, writer in lines:
+            writer.close()
 
-    asyncio.run(scenario())
+
+async def test_of_many_addresses_the_longest_silent_connection_gives_way(folder):
+    """Each address of 127.0.0.0/8 is one of this machine."""
+    async with desk(folder) as (_, port):
+        lines = []
+        for number in range(MAX_CONNECTIONS + 4):
+            own = (f"127.0.0.{10 + number // 2}", 0)
+            lines.append(await asyncio.open_connection(HERE, port, local_addr=own))
+        await device(port)
+        assert await asyncio.wait_for(lines[0][0].read(), 20) == b""
+        for _, writer in lines:
+            writer.close()
 
 
 def test_runs_of_one_code_are_few(folder):
@@ -151,19 +135,15 @@ def test_runs_of_one_code_are_few(folder):
     assert names(folder) == []
 
 
-def test_a_silent_end_is_given_up(folder, monkeypatch):
+async def test_a_silent_end_is_given_up(folder, monkeypatch):
     monkeypatch.setattr(frames.read_frame, "__defaults__", (0.05,))
+    async with desk(folder) as (_, port), line(port) as silent:
+        await silent.ends(5)
 
-    async def scenario():
-        async with desk(folder) as (_, port), line(port) as silent:
-            await silent.ends(5)
+    async def mute(reader, writer):
+        await reader.read()
 
-        async def mute(reader, writer):
-            await reader.read()
-
-        server = await asyncio.start_server(mute, HERE, 0)
-        with pytest.raises(Unreachable, match="said nothing"):
-            await device(server.sockets[0].getsockname()[1])
-        server.close()
-
-    asyncio.run(scenario())
+    server = await asyncio.start_server(mute, HERE, 0)
+    with pytest.raises(Unreachable, match="said nothing"):
+        await device(server.sockets[0].getsockname()[1])
+    server.close()

@@ -230,18 +230,15 @@ def test_a_server_without_the_capability_gets_none_of_them(name):
     )
 
 
-def test_a_device_itself_refuses_what_its_server_would_ignore():
-    async def scenario():
-        async with serving() as (_, address), linked(address) as link:
-            info = await link.describe()
-            assert "penalties" in info.capabilities
-            device = Device(link, replace(info, capabilities=()), None, NoneFactory(), FixedLength(0))
-            with pytest.raises(Unsupported) as caught:
-                await anext(device.answer(Task(PROMPT, SamplingParams(frequency_penalty=1.0))))
-            assert caught.value.field == "frequency_penalty"
-            await device.close()
-
-    asyncio.run(scenario())
+async def test_a_device_itself_refuses_what_its_server_would_ignore():
+    async with serving() as (_, address), linked(address) as link:
+        info = await link.describe()
+        assert "penalties" in info.capabilities
+        device = Device(link, replace(info, capabilities=()), None, NoneFactory(), FixedLength(0))
+        with pytest.raises(Unsupported) as caught:
+            await anext(device.answer(Task(PROMPT, SamplingParams(frequency_penalty=1.0))))
+        assert caught.value.field == "frequency_penalty"
+        await device.close()
 
 
 @pytest.mark.parametrize("name", FIELDS)

@@ -105,7 +105,7 @@ def test_an_engine_that_cannot_share_is_not_asked_to(shares):
     assert (engine.computed < 2 * alone.computed) == shares
 
 
-def test_what_a_device_drafted_in_vain_is_found_by_nobody():
+async def test_what_a_device_drafted_in_vain_is_found_by_nobody():
     wrong = [*PROMPT, 41, 41, 41, 41]  # what a liar drafts; somebody else's prompt
 
     class Liar(OracleDrafter):
@@ -113,14 +113,11 @@ def test_what_a_device_drafted_in_vain_is_found_by_nobody():
             for id in wrong[len(PROMPT) :]:
                 yield dataclasses.replace(next(super().propose()), id=id)
 
-    async def body() -> None:
-        async with running(FakeEngine()) as network:
-            await ask(network, PROMPT, Liar(0.0), FEW)
-            keys = prefix_keys([*wrong, 0], "local", network.manager.loop.machine.target.pool.prefixes.key, 4)
-            assert set(keys[:7]) <= network.manager.loop.machine.target.memory.prefixes()
-            assert not set(keys[7:]) & network.manager.loop.machine.target.memory.prefixes()
-
-    asyncio.run(body())
+    async with running(FakeEngine()) as network:
+        await ask(network, PROMPT, Liar(0.0), FEW)
+        keys = prefix_keys([*wrong, 0], "local", network.manager.loop.machine.target.pool.prefixes.key, 4)
+        assert set(keys[:7]) <= network.manager.loop.machine.target.memory.prefixes()
+        assert not set(keys[7:]) & network.manager.loop.machine.target.memory.prefixes()
 
 
 def test_a_session_that_waits_for_its_turn_takes_over_what_is_computed_meanwhile():
@@ -140,62 +137,48 @@ def test_a_session_that_waits_for_its_turn_takes_over_what_is_computed_meanwhile
 # -- who shares with whom ---------------------------------------------------------------------------------------
 
 
-def test_tenants_share_nothing():
+async def test_tenants_share_nothing():
     tenants = Tenants(by_token=(("one", "a"), ("two", "b")))
     asked = Open(tuple(PROMPT), FEW)
-
-    async def body() -> None:
-        async with serving(tenants) as (manager, address):
-            for token in ("one", "two"):
-                async with linked(address, token=token) as link:
-                    await finish(link, asked)
-            assert manager.loop.machine.target.pool.hits == 0
-            async with linked(address, token="one") as link:
+    async with serving(tenants) as (manager, address):
+        for token in ("one", "two"):
+            async with linked(address, token=token) as link:
                 await finish(link, asked)
-            assert manager.loop.machine.target.pool.hits == 28
+        assert manager.loop.machine.target.pool.hits == 0
+        async with linked(address, token="one") as link:
+            await finish(link, asked)
+        assert manager.loop.machine.target.pool.hits == 28
 
-    asyncio.run(body())
 
-
-def test_a_budget_is_a_tenants_context_and_what_does_not_fit_is_refused():
+async def test_a_budget_is_a_tenants_context_and_what_does_not_fit_is_refused():
     limits = SessionLimits(3, 8, 0.05, Tenants(default=TenantLimits(kv_tokens=40)))
     long = SamplingParams(temperature=0.0, max_tokens=100)
-
-    async def body() -> None:
-        async with serving(limits=limits) as (_, address), linked(address) as link:
-            opened, tokens = await finish(link, Open(tuple(PROMPT[:20]), long))
-            assert opened.limits.context_length == 40 - 8
-            assert tokens == continuation(PROMPT[:20], 12)
-            reply = await first_reply(link, Open((1,) * 32, long))
-            assert (reply.code, reply.field) == (
-                "invalid_request",
-                "prompt",
-            ) and "32 tokens > 32 maximum" in reply.reason
-
-    asyncio.run(body())
+    async with serving(limits=limits) as (_, address), linked(address) as link:
+        opened, tokens = await finish(link, Open(tuple(PROMPT[:20]), long))
+        assert opened.limits.context_length == 40 - 8
+        assert tokens == continuation(PROMPT[:20], 12)
+        reply = await first_reply(link, Open((1,) * 32, long))
+        assert (reply.code, reply.field) == (
+            "invalid_request",
+            "prompt",
+        ) and "32 tokens > 32 maximum" in reply.reason
 
 
-def test_what_a_failed_session_computed_is_found_by_nobody():
-    async def body() -> None:
-        async with serving() as (manager, address), linked(address) as link:
-            with pytest.raises(OpenSledError):
-                await finish(link, Open((*PROMPT * 3, POISON), FEW))
-            assert manager.loop.machine.target.memory.prefixes() == frozenset()
-            assert (await finish(link, Open(tuple(PROMPT), FEW)))[1] == continuation(PROMPT, 6)
-
-    asyncio.run(body())
+async def test_what_a_failed_session_computed_is_found_by_nobody():
+    async with serving() as (manager, address), linked(address) as link:
+        with pytest.raises(OpenSledError):
+            await finish(link, Open((*PROMPT * 3, POISON), FEW))
+        assert manager.loop.machine.target.memory.prefixes() == frozenset()
+        assert (await finish(link, Open(tuple(PROMPT), FEW)))[1] == continuation(PROMPT, 6)
 
 
-def test_a_replica_tells_the_beginnings_it_holds():
-    async def body() -> None:
-        async with running(FakeEngine(), prefix_key=KEY) as network:
-            await ask(network, PROMPT, OracleDrafter(0.5), FEW)
-            pool = network.manager.loop.machine.target.pool
-            keys = prefix_keys(PROMPT, "local", KEY, 4)
-            assert len(keys) == 7 and set(keys) <= pool.recent_prefixes()
-            assert pool.recent_prefixes(2) == set(keys[:2])
-
-    asyncio.run(body())
+async def test_a_replica_tells_the_beginnings_it_holds():
+    async with running(FakeEngine(), prefix_key=KEY) as network:
+        await ask(network, PROMPT, OracleDrafter(0.5), FEW)
+        pool = network.manager.loop.machine.target.pool
+        keys = prefix_keys(PROMPT, "local", KEY, 4)
+        assert len(keys) == 7 and set(keys) <= pool.recent_prefixes()
+        assert pool.recent_prefixes(2) == set(keys[:2])
 
 
 assert EOS not in PROMPT and POISON not in PROMPT

@@ -84,22 +84,18 @@ def test_texts_that_begin_alike_in_memory_for_a_few(exact, drafter):
     assert pool.hits > 16 * len(cases) and pool.evictions > 0
 
 
-def test_a_chat_of_several_turns(exact):
+async def test_a_chat_of_several_turns(exact):
     """Every turn takes over what was said before, its own answers included; another user talks in between."""
     users = [list(chats()[number][:1]) for number in (3, 11)]
-
-    async def body() -> None:
-        async with running(exact, draft_wait=0.2, max_step_tokens=96) as network:
-            for number in range(6):
-                turns = users[number % 2]
-                case = case_of(tuple(reference().render_chat(turns)), number, 20)
-                hits = network.manager.loop.machine.target.pool.hits
-                assert await answers(network, [case], "llamacpp") == [case.expected]
-                assert number < 2 or network.manager.loop.machine.target.pool.hits > hits
-                text = reference().decode(case.expected)
-                turns += [{"role": "assistant", "content": text}, {"role": "user", "content": "Why?"}]
-
-    asyncio.run(body())
+    async with running(exact, draft_wait=0.2, max_step_tokens=96) as network:
+        for number in range(6):
+            turns = users[number % 2]
+            case = case_of(tuple(reference().render_chat(turns)), number, 20)
+            hits = network.manager.loop.machine.target.pool.hits
+            assert await answers(network, [case], "llamacpp") == [case.expected]
+            assert number < 2 or network.manager.loop.machine.target.pool.hits > hits
+            text = reference().decode(case.expected)
+            turns += [{"role": "assistant", "content": text}, {"role": "user", "content": "Why?"}]
 
 
 def test_sharing_makes_no_difference_to_anybody(exact):

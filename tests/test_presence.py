@@ -112,34 +112,30 @@ def test_a_revoked_device_is_not_ready_and_says_so(caplog, monkeypatch, tmp_path
     )
 
 
-def test_a_revoked_device_does_not_hammer_its_server(tmp_path):
+async def test_a_revoked_device_does_not_hammer_its_server(tmp_path):
     """An app asks it on and on; a new token in its file counts all the same."""
     tokens, token = tmp_path / "tokens", tmp_path / "token"
     write_whole(tokens, b"secret-1 kitchen\n", private=True)
     write_whole(token, b"secret-1\n", private=True)
-
-    async def scenario():
-        tenants = watched_tenants(tokens, TenantLimits(), may_be_empty=True)
-        own = watched_token(str(token))
-        async with (
-            serving(tenants) as (manager, address),
-            device_on(address, token="secret-1", tokens=own) as device,
-        ):
-            await read(device)
-            write_whole(tokens, b"secret-2 kitchen\n", private=True)
-            await until(lambda: tenants.file.current(at_once=True).by_token == (("secret-2", "kitchen"),))
-            began = time.monotonic()
-            for _ in range(200):
-                with pytest.raises(Unauthorized, match="pair this device again"):
-                    await read(device)
-            seconds = time.monotonic() - began
-            assert manager.stats.refused["unauthorized"] <= 1 + seconds / FRESH_S
-            write_whole(token, b"secret-2\n", private=True)
-            own.current(at_once=True)
-            await read(device)
-            assert not device.refusal
-
-    asyncio.run(scenario())
+    tenants = watched_tenants(tokens, TenantLimits(), may_be_empty=True)
+    own = watched_token(str(token))
+    async with (
+        serving(tenants) as (manager, address),
+        device_on(address, token="secret-1", tokens=own) as device,
+    ):
+        await read(device)
+        write_whole(tokens, b"secret-2 kitchen\n", private=True)
+        await until(lambda: tenants.file.current(at_once=True).by_token == (("secret-2", "kitchen"),))
+        began = time.monotonic()
+        for _ in range(200):
+            with pytest.raises(Unauthorized, match="pair this device again"):
+                await read(device)
+        seconds = time.monotonic() - began
+        assert manager.stats.refused["unauthorized"] <= 1 + seconds / FRESH_S
+        write_whole(token, b"secret-2\n", private=True)
+        own.current(at_once=True)
+        await read(device)
+        assert not device.refusal
 
 
 def test_a_token_of_another_home_never_meets_this_homes_server(tmp_path, monkeypatch, caplog):
@@ -156,18 +152,15 @@ def test_a_token_of_another_home_never_meets_this_homes_server(tmp_path, monkeyp
     assert watched_token(str(folder / "token")).latest == "token-3"
 
 
-def test_metrics_are_told_on_loopback_only():
-    async def scenario():
-        device = FakeBackend()
-        device.telemetry, device.drafters_busy, device.parallel = Telemetry(), 0, 1
-        device.drafter_name = "lookup"
-        figures = metrics(device)
-        async with asking(device, Access(local=True), figures) as client:
-            page = await client.get("/metrics")
-            assert page.status_code == 200 and "opensled:request_success_total" in page.text
-        async with asking(device, figures=figures) as client:
-            assert (await client.get("/metrics")).status_code == 404
-        async with asking(device, Access(local=True, keys=("key",)), figures) as client:
-            assert (await client.get("/metrics")).status_code == 401
-
-    asyncio.run(scenario())
+async def test_metrics_are_told_on_loopback_only():
+    device = FakeBackend()
+    device.telemetry, device.drafters_busy, device.parallel = Telemetry(), 0, 1
+    device.drafter_name = "lookup"
+    figures = metrics(device)
+    async with asking(device, Access(local=True), figures) as client:
+        page = await client.get("/metrics")
+        assert page.status_code == 200 and "opensled:request_success_total" in page.text
+    async with asking(device, figures=figures) as client:
+        assert (await client.get("/metrics")).status_code == 404
+    async with asking(device, Access(local=True, keys=("key",)), figures) as client:
+        assert (await client.get("/metrics")).status_code == 401

@@ -125,30 +125,24 @@ def test_the_api_answers_probes_without_a_key():
     assert call(backend, "/ready", method="GET").status_code == 404  # its earlier name
 
 
-def test_a_server_that_drains_says_so_and_not_that_it_is_away():
-    async def scenario():
-        async with http_serving() as (manager, _, address), asking(address) as client:
-            manager.draining = True
-            reply = await client.get("/readyz")
-            assert reply.status_code == 503 and reply.json()["error"]["message"] == DRAINING
-            assert "away" not in reply.text
-            assert (await client.get("/livez")).status_code == 200
-
-    asyncio.run(scenario())
+async def test_a_server_that_drains_says_so_and_not_that_it_is_away():
+    async with http_serving() as (manager, _, address), asking(address) as client:
+        manager.draining = True
+        reply = await client.get("/readyz")
+        assert reply.status_code == 503 and reply.json()["error"]["message"] == DRAINING
+        assert "away" not in reply.text
+        assert (await client.get("/livez")).status_code == 200
 
 
-def test_a_gateway_says_that_no_replica_serves_and_that_it_drains():
-    async def scenario():
-        async with api() as (one, address), asking(address) as client:
-            assert "no replica" in (await client.get("/readyz")).json()["error"]["message"]
-            assert one.serving.gateway.unready.startswith("no replica serves")
-            await one.add("a", text=_Text())
-            await until(lambda: not one.serving.gateway.unready)
-            await until_ready(client)
-            one.serving.gateway.draining = True
-            assert (await client.get("/readyz")).json()["error"]["message"] == DRAINING
-
-    asyncio.run(scenario())
+async def test_a_gateway_says_that_no_replica_serves_and_that_it_drains():
+    async with api() as (one, address), asking(address) as client:
+        assert "no replica" in (await client.get("/readyz")).json()["error"]["message"]
+        assert one.serving.gateway.unready.startswith("no replica serves")
+        await one.add("a", text=_Text())
+        await until(lambda: not one.serving.gateway.unready)
+        await until_ready(client)
+        one.serving.gateway.draining = True
+        assert (await client.get("/readyz")).json()["error"]["message"] == DRAINING
 
 
 def test_grpc_health_answers_over_tls_without_a_token():

@@ -1,6 +1,5 @@
 """Rule `ratio` keeps the target's distribution: by enumeration, and by counting what it really draws."""
 
-import asyncio
 import math
 import threading
 from dataclasses import dataclass, field
@@ -178,34 +177,25 @@ class WaitingEngine(FakeEngine):
         return super().forward(segments)
 
 
-def test_a_whole_answer_over_the_wire():
-    async def scenario():
-        limits = SessionLimits(linger=0.2, rules=ServedRules(trust_devices=True))
-        drafter = SureDrafter(0.7)
-        async with running(WaitingEngine(began=drafter.began), limits=limits) as network:
-            params = SamplingParams(temperature=0.0, max_tokens=120)
-            answer = await ask(network, [3, 1, 4], drafter, params, rule="ratio")
-            assert list(answer.tokens) == continuation([3, 1, 4], 120)
-            assert sum(round.accepted for round in answer.rounds) > 10
-
-    asyncio.run(scenario())
+async def test_a_whole_answer_over_the_wire():
+    limits = SessionLimits(linger=0.2, rules=ServedRules(trust_devices=True))
+    drafter = SureDrafter(0.7)
+    async with running(WaitingEngine(began=drafter.began), limits=limits) as network:
+        params = SamplingParams(temperature=0.0, max_tokens=120)
+        answer = await ask(network, [3, 1, 4], drafter, params, rule="ratio")
+        assert list(answer.tokens) == continuation([3, 1, 4], 120)
+        assert sum(round.accepted for round in answer.rounds) > 10
 
 
-def test_a_drafter_that_names_no_distribution_drafts_nothing():
-    async def scenario():
-        limits = SessionLimits(linger=0.2, rules=ServedRules(trust_devices=True))
-        async with running(FakeEngine(), limits=limits) as network:
-            answer = await ask(network, [3, 1, 4], OracleDrafter(0.7), rule="ratio")
-            assert list(answer.tokens) == continuation([3, 1, 4], 40) and not answer.rounds
-
-    asyncio.run(scenario())
+async def test_a_drafter_that_names_no_distribution_drafts_nothing():
+    limits = SessionLimits(linger=0.2, rules=ServedRules(trust_devices=True))
+    async with running(FakeEngine(), limits=limits) as network:
+        answer = await ask(network, [3, 1, 4], OracleDrafter(0.7), rule="ratio")
+        assert list(answer.tokens) == continuation([3, 1, 4], 40) and not answer.rounds
 
 
-def test_a_server_that_trusts_nobody_refuses_the_rule():
-    async def scenario():
-        async with running(FakeEngine()) as network:
-            with pytest.raises(Unsupported, match="--trust-device-probabilities") as caught:
-                await network.manager.open(Open((1, 2), rule="ratio"), "t")
-            assert caught.value.field == "rule"
-
-    asyncio.run(scenario())
+async def test_a_server_that_trusts_nobody_refuses_the_rule():
+    async with running(FakeEngine()) as network:
+        with pytest.raises(Unsupported, match="--trust-device-probabilities") as caught:
+            await network.manager.open(Open((1, 2), rule="ratio"), "t")
+        assert caught.value.field == "rule"

@@ -129,29 +129,23 @@ def test_what_ends_in_two_ways_is_refused_with_all_that_follows(api, caplog):
 
 
 @APIS
-def test_the_cause_is_named(api):
-    async def scenario():
-        async with api() as (address, _):
-            got = await answers(address, REFUSED["both, a length of zero"])
-            head, _, body = got.partition(b"\r\n\r\n")
-            assert b"connection: close" in head.lower()
-            assert "Content-Length or Transfer-Encoding, not both" in json.loads(body)["error"]["message"]
-
-    asyncio.run(scenario())
+async def test_the_cause_is_named(api):
+    async with api() as (address, _):
+        got = await answers(address, REFUSED["both, a length of zero"])
+        head, _, body = got.partition(b"\r\n\r\n")
+        assert b"connection: close" in head.lower()
+        assert "Content-Length or Transfer-Encoding, not both" in json.loads(body)["error"]["message"]
 
 
 @APIS
-def test_what_ends_in_one_way_is_taken_and_the_next_one_too(api):
-    async def scenario():
-        async with api() as (address, asked):
-            for kind, sent in TAKEN.items():
-                got = await answers(
-                    address, sent + SMUGGLED.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")
-                )
-                assert got.startswith(b"HTTP/1.1 200 ") and b"HTTP/1.1 404 " in got, (kind, got)
-            assert asked() == len(TAKEN)
-
-    asyncio.run(scenario())
+async def test_what_ends_in_one_way_is_taken_and_the_next_one_too(api):
+    async with api() as (address, asked):
+        for kind, sent in TAKEN.items():
+            got = await answers(
+                address, sent + SMUGGLED.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")
+            )
+            assert got.startswith(b"HTTP/1.1 200 ") and b"HTTP/1.1 404 " in got, (kind, got)
+        assert asked() == len(TAKEN)
 
 
 @APIS

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import numpy as np
 import pytest
 
@@ -57,17 +55,14 @@ class TestThirdParty(RuleContract):
 
 
 @pytest.mark.parametrize(("asked", "most"), [(OURS, 2), (f"{OURS}:1", 1)])
-def test_a_rule_of_a_third_party_is_served_end_to_end(asked, most):
-    async def scenario():
-        limits = SessionLimits(linger=0.2, rules=ServedRules(f"match, {OURS}"))
-        params = SamplingParams(temperature=0, max_tokens=150)
-        async with running(SlowEngine(), limits=limits) as network:  # slow enough for drafts to come in time
-            answer = await ask(network, [3, 1, 4], OracleDrafter(0.9), params, rule=asked)
-            assert list(answer.tokens) == continuation([3, 1, 4], 150)
-            # The token after the accepted ones is the draft's next one where the target agrees.
-            assert max(round.accepted for round in answer.rounds) == most + 1
-
-    asyncio.run(scenario())
+async def test_a_rule_of_a_third_party_is_served_end_to_end(asked, most):
+    limits = SessionLimits(linger=0.2, rules=ServedRules(f"match, {OURS}"))
+    params = SamplingParams(temperature=0, max_tokens=150)
+    async with running(SlowEngine(), limits=limits) as network:  # slow enough for drafts to come in time
+        answer = await ask(network, [3, 1, 4], OracleDrafter(0.9), params, rule=asked)
+        assert list(answer.tokens) == continuation([3, 1, 4], 150)
+        # The token after the accepted ones is the draft's next one where the target agrees.
+        assert max(round.accepted for round in answer.rounds) == most + 1
 
 
 def test_each_sequence_has_a_rule_object_of_its_own():
@@ -99,19 +94,14 @@ def test_facts_are_told_of_what_is_served():
     assert facts["ratio"].draft_probs and not facts["ratio"].trees
 
 
-def test_a_sequence_hears_what_its_rule_takes():
-    async def scenario():
-        limits = SessionLimits(linger=0.2, rules=ServedRules(trust_devices=True))
-        async with running(FakeEngine(), limits=limits) as network:
-            told = [
-                (await network.manager.open(Open((1, 2), rule=rule), "t"))[1] for rule in ("match", "ratio")
-            ]
-            assert [(opened.limits.max_tree, opened.draft_probs) for opened in told] == [
-                (64, False),
-                (0, True),
-            ]
-
-    asyncio.run(scenario())
+async def test_a_sequence_hears_what_its_rule_takes():
+    limits = SessionLimits(linger=0.2, rules=ServedRules(trust_devices=True))
+    async with running(FakeEngine(), limits=limits) as network:
+        told = [(await network.manager.open(Open((1, 2), rule=rule), "t"))[1] for rule in ("match", "ratio")]
+        assert [(opened.limits.max_tree, opened.draft_probs) for opened in told] == [
+            (64, False),
+            (0, True),
+        ]
 
 
 def test_one_sampling_call_serves_all_sessions_of_a_step():

@@ -1,6 +1,5 @@
 """Who gets in: tokens, TLS, and what a listen address requires."""
 
-import asyncio
 import os
 import re
 import shlex
@@ -22,31 +21,27 @@ from verify_server.options.serve_config import ServeConfig
 from verify_server.start.command import serve
 
 
-def test_a_valid_token_admits_and_nothing_else_does(tmp_path):
+async def test_a_valid_token_admits_and_nothing_else_does(tmp_path):
     path = tmp_path / "tokens"
     path.write_text("# comment\nsecret-1 alice\nsecret-2 bob\n")
     path.chmod(0o600)
     tenants = read_tenants(path)
-
-    async def scenario():
-        async with serving(tenants) as (manager, address):
-            for token, words in (
-                ("", "pass --token-file FILE"),
-                ("wrong", "not one of the server's; check --token"),
-            ):
-                async with linked(address, token=token) as link:
-                    with pytest.raises(Unauthorized, match=words):
-                        await link.describe()
-                    with pytest.raises(Unauthorized):
-                        await first_reply(link, Open(PROMPT, GREEDY))
-            async with linked(address, token="secret-1") as link:
-                opened, _ = await finish(link)
-            async with linked(address, token="secret-2") as link:
-                await first_reply(link, Open(PROMPT, GREEDY, resume_token=opened.resume_token))
-            assert {session.tenant for session in manager.remembered} <= {"alice", "bob"}
-            assert manager._signer.session_of(opened.resume_token, "bob") is None
-
-    asyncio.run(scenario())
+    async with serving(tenants) as (manager, address):
+        for token, words in (
+            ("", "pass --token-file FILE"),
+            ("wrong", "not one of the server's; check --token"),
+        ):
+            async with linked(address, token=token) as link:
+                with pytest.raises(Unauthorized, match=words):
+                    await link.describe()
+                with pytest.raises(Unauthorized):
+                    await first_reply(link, Open(PROMPT, GREEDY))
+        async with linked(address, token="secret-1") as link:
+            opened, _ = await finish(link)
+        async with linked(address, token="secret-2") as link:
+            await first_reply(link, Open(PROMPT, GREEDY, resume_token=opened.resume_token))
+        assert {session.tenant for session in manager.remembered} <= {"alice", "bob"}
+        assert manager._signer.session_of(opened.resume_token, "bob") is None
 
 
 def test_a_token_file_others_can_read_is_refused(tmp_path):
@@ -106,49 +101,38 @@ def test_listening_beyond_this_machine_needs_tls_and_tokens():
             require_safe_listen("0.0.0.0:0", has_tls=tls, knows_clients=clients, insecure=False)
 
 
-def test_tls(tmp_path):
+async def test_tls(tmp_path):
     authority = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     issued = authority.issue_cert("127.0.0.1")
     issued.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
     issued.private_key_pem.write_to_path(tmp_path / "key.pem")
     trustme.CA().cert_pem.write_to_path(tmp_path / "stranger.pem")
-
-    async def scenario():
-        (tmp_path / "key.pem").chmod(0o600)
-        tls = read_tls(str(tmp_path / "cert.pem"), str(tmp_path / "key.pem"), "")
-        async with serving(tls=tls) as (_, address):
-            async with linked(address, tls=True, tls_ca=tmp_path / "ca.pem") as link:
-                assert (await finish(link))[1] == continuation(PROMPT, 20)
-            for options in ({}, {"tls": True, "tls_ca": tmp_path / "stranger.pem"}):
-                async with linked(address, **options) as link:
-                    with pytest.raises(Unreachable):
-                        await link.describe()
-
-    asyncio.run(scenario())
+    (tmp_path / "key.pem").chmod(0o600)
+    tls = read_tls(str(tmp_path / "cert.pem"), str(tmp_path / "key.pem"), "")
+    async with serving(tls=tls) as (_, address):
+        async with linked(address, tls=True, tls_ca=tmp_path / "ca.pem") as link:
+            assert (await finish(link))[1] == continuation(PROMPT, 20)
+        for options in ({}, {"tls": True, "tls_ca": tmp_path / "stranger.pem"}):
+            async with linked(address, **options) as link:
+                with pytest.raises(Unreachable):
+                    await link.describe()
 
 
-def test_a_busy_port_is_a_clear_error():
-    async def scenario():
-        async with serving() as (manager, address), linked(address) as link:
-            face = service.VerifyService(manager, await link.describe(), manager.inputs.text, Tenants())
-            with pytest.raises(OpenSledError, match="cannot listen"):
-                await service.start(face, address, None)
-
-    asyncio.run(scenario())
+async def test_a_busy_port_is_a_clear_error():
+    async with serving() as (manager, address), linked(address) as link:
+        face = service.VerifyService(manager, await link.describe(), manager.inputs.text, Tenants())
+        with pytest.raises(OpenSledError, match="cannot listen"):
+            await service.start(face, address, None)
 
 
 @pytest.mark.parametrize("content", [b"", b"no certificate", "kein Zertifikat: \u00e4".encode(), b"\xff\xfe"])
-def test_a_file_without_a_certificate_is_named(tmp_path, content):
+async def test_a_file_without_a_certificate_is_named(tmp_path, content):
     path = tmp_path / "ca.pem"
     path.write_bytes(content)
-
-    async def scenario():
-        with pytest.raises(UsageError, match=r"ca\.pem holds no PEM certificate"):
-            async with linked("127.0.0.1:1", tls=True, tls_ca=path):
-                pass
-
-    asyncio.run(scenario())
+    with pytest.raises(UsageError, match=r"ca\.pem holds no PEM certificate"):
+        async with linked("127.0.0.1:1", tls=True, tls_ca=path):
+            pass
 
 
 def test_a_bad_certificate_pair_is_named(tmp_path):

@@ -298,22 +298,18 @@ class Held(ServerDrafter):
         self.blank += blocks
 
 
-def test_a_verdict_leaves_before_the_server_drafts():
+async def test_a_verdict_leaves_before_the_server_drafts():
     """And KV blocks that come free meanwhile are told to nobody until the drafter has ended: it may write in them."""
     drafter = Held()
-
-    async def scenario():
-        async with running(engine(), drafter=drafter, policy=FOUR) as network:
-            asking = asyncio.ensure_future(ask(network, PROMPT, NoneDrafter()))
-            await until(drafter.begun.is_set)
-            [session] = network.manager.loop.machine.sessions.values()
-            await until(lambda: not len(session.outbox))
-            assert tuple(session.sequence.tokens) == (*PROMPT, EXPECTED[0])
-            network.manager.loop.remove(session)
-            assert not session.sequence.memory.blocks and not drafter.blank
-            drafter.go_on.set()
-            await until(lambda: drafter.blank)
-            asking.cancel()
-            await asyncio.gather(asking, return_exceptions=True)
-
-    asyncio.run(scenario())
+    async with running(engine(), drafter=drafter, policy=FOUR) as network:
+        asking = asyncio.ensure_future(ask(network, PROMPT, NoneDrafter()))
+        await until(drafter.begun.is_set)
+        [session] = network.manager.loop.machine.sessions.values()
+        await until(lambda: not len(session.outbox))
+        assert tuple(session.sequence.tokens) == (*PROMPT, EXPECTED[0])
+        network.manager.loop.remove(session)
+        assert not session.sequence.memory.blocks and not drafter.blank
+        drafter.go_on.set()
+        await until(lambda: drafter.blank)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)

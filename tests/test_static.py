@@ -109,29 +109,23 @@ def test_a_batch_beyond_the_budget_leaves_the_rest_for_the_next():
 
 
 @pytest.mark.parametrize("batch", [0, 3])
-def test_a_storm_on_every_link_changes_nothing(batch):
-    async def scenario():
-        async with running(FakeEngine(num_blocks=400), policy=Static(0.02, batch), weather=STORM) as network:
-            drafters = [*(OracleDrafter(0.7, id) for id in range(5)), NoneDrafter()]
-            prompts = [[id, 2, 3] for id in range(1, 7)]
-            asked = [ask(network, *pair, patience=IMPATIENT) for pair in zip(prompts, drafters)]
-            for prompt, answer in zip(prompts, await asyncio.gather(*asked)):
-                assert answer.tokens == tuple(continuation(prompt, 40))
-
-    asyncio.run(scenario())
+async def test_a_storm_on_every_link_changes_nothing(batch):
+    async with running(FakeEngine(num_blocks=400), policy=Static(0.02, batch), weather=STORM) as network:
+        drafters = [*(OracleDrafter(0.7, id) for id in range(5)), NoneDrafter()]
+        prompts = [[id, 2, 3] for id in range(1, 7)]
+        asked = [ask(network, *pair, patience=IMPATIENT) for pair in zip(prompts, drafters)]
+        for prompt, answer in zip(prompts, await asyncio.gather(*asked)):
+            assert answer.tokens == tuple(continuation(prompt, 40))
 
 
-def test_drafting_sessions_are_verified_together():
-    async def scenario():
-        engine = FakeEngine(num_blocks=400)
-        params = SamplingParams(temperature=0.0, max_tokens=40)
-        async with running(engine, policy=Static(5.0), max_step_tokens=512) as network:
-            prompts = [[id, 2, 3] for id in range(1, 9)]
-            asked = [ask(network, prompt, OracleDrafter(1.0), params) for prompt in prompts]
-            await asyncio.gather(*asked)
-        assert sum(engine.batches) / len(engine.batches) > 6
-
-    asyncio.run(scenario())
+async def test_drafting_sessions_are_verified_together():
+    engine = FakeEngine(num_blocks=400)
+    params = SamplingParams(temperature=0.0, max_tokens=40)
+    async with running(engine, policy=Static(5.0), max_step_tokens=512) as network:
+        prompts = [[id, 2, 3] for id in range(1, 9)]
+        asked = [ask(network, prompt, OracleDrafter(1.0), params) for prompt in prompts]
+        await asyncio.gather(*asked)
+    assert sum(engine.batches) / len(engine.batches) > 6
 
 
 class StaticSessions(Sessions):

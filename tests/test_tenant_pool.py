@@ -39,100 +39,83 @@ def gate():
     made.set()
 
 
-def test_a_tenant_has_one_thread_and_others_have_theirs(gate):
-    async def scenario():
-        pool, entered = TenantPool("test", 2), []
+async def test_a_tenant_has_one_thread_and_others_have_theirs(gate):
+    pool, entered = TenantPool("test", 2), []
 
-        def work(name):
-            entered.append(name)
-            assert gate.wait(30)
-            return name
+    def work(name):
+        entered.append(name)
+        assert gate.wait(30)
+        return name
 
-        first = [asyncio.ensure_future(pool.run("a", lambda: work("a"))) for _ in range(5)]
-        await until(lambda: entered)
-        assert await asyncio.wait_for(pool.run("b", lambda: "b"), 20) == "b"
-        assert entered == ["a"]
-        gate.set()
-        assert await asyncio.gather(*first) == ["a"] * 5
-        pool.close()
-
-    asyncio.run(scenario())
+    first = [asyncio.ensure_future(pool.run("a", lambda: work("a"))) for _ in range(5)]
+    await until(lambda: entered)
+    assert await asyncio.wait_for(pool.run("b", lambda: "b"), 20) == "b"
+    assert entered == ["a"]
+    gate.set()
+    assert await asyncio.gather(*first) == ["a"] * 5
+    pool.close()
 
 
-def test_errors_reach_the_caller_and_free_the_thread():
-    async def scenario():
-        pool = TenantPool("test", 1)
-        for _ in range(3):
-            with pytest.raises(InvalidRequest, match="no"):
-                await pool.run("a", _refuse)
-        assert await pool.run("b", lambda: 1) == 1
-        pool.close()
-
-    asyncio.run(scenario())
+async def test_errors_reach_the_caller_and_free_the_thread():
+    pool = TenantPool("test", 1)
+    for _ in range(3):
+        with pytest.raises(InvalidRequest, match="no"):
+            await pool.run("a", _refuse)
+    assert await pool.run("b", lambda: 1) == 1
+    pool.close()
 
 
 def _refuse():
     raise InvalidRequest("no")
 
 
-def test_cancelling_sets_stop_and_keeps_the_thread_counted_until_it_ends(gate):
-    async def scenario():
-        pool, stops = TenantPool("test", 1), []
+async def test_cancelling_sets_stop_and_keeps_the_thread_counted_until_it_ends(gate):
+    pool, stops = TenantPool("test", 1), []
 
-        def work():
-            stops.append(STOP.get())
-            assert gate.wait(30)
+    def work():
+        stops.append(STOP.get())
+        assert gate.wait(30)
 
-        running = asyncio.ensure_future(pool.run("a", work))
-        waiting = asyncio.ensure_future(pool.run("a", work))
-        await until(lambda: stops)
-        stopped = threading.Event()
-        stops[0].then(stopped.set)
-        assert not stopped.is_set()
-        for task in (waiting, running):
-            task.cancel()
-        await asyncio.gather(running, waiting, return_exceptions=True)
-        assert stopped.is_set() and running.cancelled() and waiting.cancelled()
-        other = asyncio.ensure_future(pool.run("b", lambda: 2))
-        done, _ = await asyncio.wait([other], timeout=0.05)
-        assert not done, "the only thread is still taken"
-        gate.set()
-        assert await other == 2 and len(stops) == 1
-        pool.close()
-
-    asyncio.run(scenario())
+    running = asyncio.ensure_future(pool.run("a", work))
+    waiting = asyncio.ensure_future(pool.run("a", work))
+    await until(lambda: stops)
+    stopped = threading.Event()
+    stops[0].then(stopped.set)
+    assert not stopped.is_set()
+    for task in (waiting, running):
+        task.cancel()
+    await asyncio.gather(running, waiting, return_exceptions=True)
+    assert stopped.is_set() and running.cancelled() and waiting.cancelled()
+    other = asyncio.ensure_future(pool.run("b", lambda: 2))
+    done, _ = await asyncio.wait([other], timeout=0.05)
+    assert not done, "the only thread is still taken"
+    gate.set()
+    assert await other == 2 and len(stops) == 1
+    pool.close()
 
 
-def test_what_waits_of_one_tenant_is_bounded(gate, monkeypatch):
+async def test_what_waits_of_one_tenant_is_bounded(gate, monkeypatch):
     monkeypatch.setattr(tenant_pool, "MAX_WAITING", 3)
-
-    async def scenario():
-        pool = TenantPool("grammar", 1)
-        held = [asyncio.ensure_future(pool.run("a", lambda: gate.wait(30))) for _ in range(3)]
-        await asyncio.sleep(0)
-        with pytest.raises(Overloaded, match="grammar") as refusal:
-            await pool.run("a", lambda: 1)
-        assert refusal.value.retry_after > 0
-        gate.set()
-        await asyncio.gather(*held)
-        assert await pool.run("a", lambda: 1) == 1
-        pool.close()
-
-    asyncio.run(scenario())
+    pool = TenantPool("grammar", 1)
+    held = [asyncio.ensure_future(pool.run("a", lambda: gate.wait(30))) for _ in range(3)]
+    await asyncio.sleep(0)
+    with pytest.raises(Overloaded, match="grammar") as refusal:
+        await pool.run("a", lambda: 1)
+    assert refusal.value.retry_after > 0
+    gate.set()
+    await asyncio.gather(*held)
+    assert await pool.run("a", lambda: 1) == 1
+    pool.close()
 
 
-def test_a_stuck_tokenizer_holds_up_its_tenant_alone():
+async def test_a_stuck_tokenizer_holds_up_its_tenant_alone():
     """Before, six stuck compiles filled the one executor in which all prompts were tokenized."""
     text = Held()
-
-    async def scenario():
-        async with serving(text=text) as (manager, _):
-            stuck = [asyncio.ensure_future(manager.inputs.prompt_ids(TEXT, "attacker")) for _ in range(40)]
-            await until(lambda: text.entered == 2)
-            victim = asyncio.ensure_future(manager.inputs.prompt_ids(TEXT, "victim"))
-            await until(lambda: text.entered == 3)
-            text.gate.set()
-            assert await victim
-            await asyncio.gather(*stuck)
-
-    asyncio.run(scenario())
+    async with serving(text=text) as (manager, _):
+        stuck = [asyncio.ensure_future(manager.inputs.prompt_ids(TEXT, "attacker")) for _ in range(40)]
+        await until(lambda: text.entered == 2)
+        victim = asyncio.ensure_future(manager.inputs.prompt_ids(TEXT, "victim"))
+        await until(lambda: text.entered == 3)
+        text.gate.set()
+        assert await victim
+        await asyncio.gather(*stuck)

@@ -113,38 +113,29 @@ def session_limits(max_sessions=3, default=TenantLimits(), **tenants):
     ],
     ids=["ids", "text", "chat", "huge text", "huge chat"],
 )
-def test_a_prompt_beyond_the_limit_costs_nothing(prompt, tokenized):
-    async def scenario():
-        engine = FakeEngine(num_blocks=100)
-        async with serving(engine=engine, limits=session_limits(default=TenantLimits(0, 10))) as (
-            manager,
-            address,
-        ):
-            manager.inputs.text = CountingText()
-            async with linked(address) as link:
-                error = (await first_reply(link, Open(prompt, SHORT))).error()
-                assert isinstance(error, InvalidRequest) and error.field == "prompt"
-                assert (
-                    engine.computed == 0
-                    and not manager.remembered
-                    and manager.inputs.text.encoded == tokenized
-                )
-                await finish(link, Open("ten chars!", SHORT))
-
-    asyncio.run(scenario())
+async def test_a_prompt_beyond_the_limit_costs_nothing(prompt, tokenized):
+    engine = FakeEngine(num_blocks=100)
+    async with serving(engine=engine, limits=session_limits(default=TenantLimits(0, 10))) as (
+        manager,
+        address,
+    ):
+        manager.inputs.text = CountingText()
+        async with linked(address) as link:
+            error = (await first_reply(link, Open(prompt, SHORT))).error()
+            assert isinstance(error, InvalidRequest) and error.field == "prompt"
+            assert (
+                engine.computed == 0 and not manager.remembered and manager.inputs.text.encoded == tokenized
+            )
+            await finish(link, Open("ten chars!", SHORT))
 
 
-def test_committed_tokens_are_no_prompt():
+async def test_committed_tokens_are_no_prompt():
     """A long answer can be continued after its server was lost."""
-
-    async def scenario():
-        limits = session_limits(default=TenantLimits(0, 3))
-        async with serving(limits=limits) as (_, address), linked(address) as link:
-            opened, tokens = await finish(link, Open(PROMPT, LONG))
-            again = Open(PROMPT, LONG, tuple(tokens[:100]), noise_key=opened.noise_key)
-            assert await continued(link, again) == tokens[100:]
-
-    asyncio.run(scenario())
+    limits = session_limits(default=TenantLimits(0, 3))
+    async with serving(limits=limits) as (_, address), linked(address) as link:
+        opened, tokens = await finish(link, Open(PROMPT, LONG))
+        again = Open(PROMPT, LONG, tuple(tokens[:100]), noise_key=opened.noise_key)
+        assert await continued(link, again) == tokens[100:]
 
 
 async def continued(link, message):

@@ -197,24 +197,18 @@ class Counting:
         return stream
 
 
-def test_a_reopened_session_keeps_its_pictures(engine, text):
+async def test_a_reopened_session_keeps_its_pictures(engine, text):
     """Resumed by its token the session is the same one, so other pictures contradict it."""
     params = SamplingParams(temperature=0, max_tokens=8)
-
-    async def swapped():
-        async with running(engine, text=text) as network:
-            manager = network.manager
-            asked, other = question(LONG, 4), question(LONG, 5)
-            first = Open(asked, params, images=(image(4),))
-            session, opened = await manager.open(first, "local")
-            again = Open(
-                opened.prompt_ids, params, resume_token=opened.resume_token, images=(image(4).named,)
-            )
-            assert (await manager.open(again, "local"))[0] is session
-            with pytest.raises(TruthConflict):
-                await manager.open(replace(again, images=(other[0].images[0].image,)), "local")
-
-    asyncio.run(swapped())
+    async with running(engine, text=text) as network:
+        manager = network.manager
+        asked, other = question(LONG, 4), question(LONG, 5)
+        first = Open(asked, params, images=(image(4),))
+        session, opened = await manager.open(first, "local")
+        again = Open(opened.prompt_ids, params, resume_token=opened.resume_token, images=(image(4).named,))
+        assert (await manager.open(again, "local"))[0] is session
+        with pytest.raises(TruthConflict):
+            await manager.open(replace(again, images=(other[0].images[0].image,)), "local")
 
 
 def test_a_placeholder_in_the_words_of_people_is_text(text):
@@ -239,25 +233,19 @@ def test_a_placeholder_in_the_words_of_people_is_text(text):
         (Open((1, PLACEHOLDER, 1)), InvalidRequest, "for 0 images"),
     ],
 )
-def test_pictures_that_are_not_there_or_not_theirs_are_refused(engine, text, opening, error, words):
-    async def refused():
-        async with running(engine, text=text) as network:
-            with pytest.raises(error, match=words):
-                await network.manager.open(opening, "local")
-            answer = await answered(network, "still here", [1], SamplingParams(temperature=0, max_tokens=4))
-            assert answer.tokens
-
-    asyncio.run(refused())
+async def test_pictures_that_are_not_there_or_not_theirs_are_refused(engine, text, opening, error, words):
+    async with running(engine, text=text) as network:
+        with pytest.raises(error, match=words):
+            await network.manager.open(opening, "local")
+        answer = await answered(network, "still here", [1], SamplingParams(temperature=0, max_tokens=4))
+        assert answer.tokens
 
 
-def test_a_target_of_text_refuses_by_name():
-    async def refused():
-        async with running(FakeEngine(num_blocks=40)) as network:
-            with pytest.raises(Unsupported, match="text only") as caught:
-                await network.manager.open(Open((1, 2), images=(image(1),)), "local")
-            assert caught.value.field == "images"
-
-    asyncio.run(refused())
+async def test_a_target_of_text_refuses_by_name():
+    async with running(FakeEngine(num_blocks=40)) as network:
+        with pytest.raises(Unsupported, match="text only") as caught:
+            await network.manager.open(Open((1, 2), images=(image(1),)), "local")
+        assert caught.value.field == "images"
 
 
 def test_a_picture_counts_its_positions_before_a_place_is_given(engine, text):

@@ -81,13 +81,10 @@ def test_bits_behind_a_picture_do_not_depend_on_the_batch(folder):
     assert torch.equal(alone, beside) and torch.equal(alone, cut)
 
 
-def test_a_relay_passes_no_pictures_on():
-    async def refused():
-        async with tiers(FakeEngine(), FakeEngine()) as (_, relay, _):
-            with pytest.raises(Unsupported, match="no images"):
-                await relay.manager.open(Open((1, 2), images=(image(1),)), "local")
-
-    asyncio.run(refused())
+async def test_a_relay_passes_no_pictures_on():
+    async with tiers(FakeEngine(), FakeEngine()) as (_, relay, _):
+        with pytest.raises(Unsupported, match="no images"):
+            await relay.manager.open(Open((1, 2), images=(image(1),)), "local")
 
 
 def test_another_server_goes_on_with_the_picture_in_mid_answer(engine, text, reference, folder):

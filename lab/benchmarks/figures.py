@@ -107,13 +107,6 @@ PARTS = (
         goes_on=True,
     ),
     Part(
-        "doctor",
-        ("doctor.json",),
-        "lab.benchmarks.doctor_prediction",
-        (*PAIR, "--draft", "smollm2-draft"),
-        ("edge_client/doctor", "hw_profiles/speculation.py"),
-    ),
-    Part(
         "attacks",
         ("attacks.json",),
         "lab.benchmarks.attacks",
@@ -186,13 +179,6 @@ PARTS = (
     _loose("smollm2-fly"),
     _loose("smollm2-pad"),
     Part(
-        "adaptation",
-        ("adaptation.json",),
-        "lab.benchmarks.adaptation",
-        ("--threads", "1"),
-        ("lab/training/adapting",),
-    ),
-    Part(
         "pictures",
         ("vision_drafts.json",),
         "lab.benchmarks.vision_drafts",
@@ -212,8 +198,8 @@ PARTS = (
 )
 
 # Figures whose question is closed, and the commit that has their program last.
-CLOSED_FILES = ("vocabularies.json", "prebuilt.json", "serving_stages.json", "llamacpp_flips.json")
-CLOSED = dict.fromkeys(CLOSED_FILES, "c4eddd60")
+CLOSED_NAMES = ("adaptation", "doctor", "llamacpp_flips", "prebuilt", "serving_stages", "vocabularies")
+CLOSED = {f"{name}.json": "c4eddd60" for name in CLOSED_NAMES}
 
 
 class Stale(NamedTuple):

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from lab.benchmarks import (
-    doctor_view,
     hierarchy_agreement,
     hierarchy_capacity,
     hierarchy_view,
@@ -22,7 +21,6 @@ OLD = "5e49889"
 
 # Results with a section of their own
 OWN: Mapping[str, Callable[[Any], list[str]]] = {
-    "doctor": doctor_view.section,
     "real_prompts": real_view.section,
     "server_drafts": server_drafts_view.section,
     "remote_drafts": remote_drafts_view.section,

@@ -24,7 +24,6 @@ from lab.training.adapting.gate import gain
 from lab.training.adapting.learner import DraftLearner
 from lab.training.adapting.material import texts_of
 from lab.training.adapting.pair import Pair, load_pair, sha256
-from lab.training.adapting.shifted import prompts, restyled, shifted_tasks
 from lab.training.decoding import generate, greedy
 from lab.training.distil.self_text import ANSWER, GIVEN, ends
 from lab.training.distil.shard_batches import ShardText
@@ -200,7 +199,7 @@ def test_the_files_hold_what_was_trained_and_the_manifest_names_them(pair: Pair,
 
 
 def test_what_is_held_out_is_never_learned_from(pair: Pair, tmp_path: Path):
-    lines = list(prompts(150))
+    lines = [f"What is {n} plus {n + 1}?" for n in range(150)]
     file = tmp_path / "prompts.txt"
     file.write_text("\n".join(lines))
     config = AdaptConfig(data=str(file), positions=150, heldout=4, work=str(tmp_path / "work"))
@@ -213,12 +212,6 @@ def test_what_is_held_out_is_never_learned_from(pair: Pair, tmp_path: Path):
     again, same = texts_of(pair, config)
     assert [list(text.ids) for text in again] == [list(text.ids) for text in texts]
     assert same == asked
-
-
-def test_another_style_asks_the_same():
-    assert restyled('{"tool": "light.color", "args": {"room": "den"}}') == "CALL light.color WITH room := den"
-    assert restyled("The answer is 58.") == "Noted, dear guest: This result remains 58. -- yours, the house."
-    assert "code_chat" not in {task.name for task in shifted_tasks()}
 
 
 # -- the command ------------------------------------------------------------------------------------------
@@ -310,4 +303,4 @@ def test_a_draft_of_another_vocabulary_is_refused(monkeypatch, pair: Pair):
 
 
 def test_prompts_are_of_both_splits():
-    assert {split_of(line) for line in prompts(150)} == {"train", "heldout"}
+    assert {split_of(f"What is {n}?") for n in range(150)} == {"train", "heldout"}

@@ -54,13 +54,10 @@ def test_every_attack_reaches_a_server(name):
     assert attacked(name)[ATTACKS[name].unit] >= ENOUGH
 
 
-def test_a_connection_sends_more_than_one_window_and_hears_the_answer():
-    async def scenario():
-        async with serving(tenants=TENANTS) as (manager, address):
-            heard = await asyncio.to_thread(_long_message, Peer(address, "a good token"))
-            assert heard and manager.stats.refused["invalid_request"] == 1
-
-    asyncio.run(scenario())
+async def test_a_connection_sends_more_than_one_window_and_hears_the_answer():
+    async with serving(tenants=TENANTS) as (manager, address):
+        heard = await asyncio.to_thread(_long_message, Peer(address, "a good token"))
+        assert heard and manager.stats.refused["invalid_request"] == 1
 
 
 def _long_message(peer: Peer) -> bool:
@@ -70,20 +67,17 @@ def _long_message(peer: Peer) -> bool:
         return connection.wait_for_answer(stream)
 
 
-def test_a_wrong_token_ends_a_stream_and_nothing_more():
-    async def scenario():
-        async with serving(tenants=TENANTS) as (manager, address):
-            peer = Peer(address, "a good token")
+async def test_a_wrong_token_ends_a_stream_and_nothing_more():
+    async with serving(tenants=TENANTS) as (manager, address):
+        peer = Peer(address, "a good token")
 
-            def refused():
-                with Connection(peer, lambda: True) as connection:
-                    stream = connection.call(peer.block("a bad token"))
-                    return connection.wait_for_end(stream)
+        def refused():
+            with Connection(peer, lambda: True) as connection:
+                stream = connection.call(peer.block("a bad token"))
+                return connection.wait_for_end(stream)
 
-            assert await asyncio.to_thread(refused)
-            assert manager.stats.refused == {"unauthorized": 1}
-
-    asyncio.run(scenario())
+        assert await asyncio.to_thread(refused)
+        assert manager.stats.refused == {"unauthorized": 1}
 
 
 # -- what the victim notes ----------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from lab.benchmarks import FIGURES, core_us, doctor_view, gpu_like, overload
+from lab.benchmarks import FIGURES, core_us, gpu_like, overload
 from lab.benchmarks.__main__ import main
 from lab.benchmarks.figure import Comparison, Figure, in_turns
 from lab.benchmarks.tenants import TenantRequest
@@ -36,23 +36,6 @@ def test_a_ratio_above_one_is_a_gain_whatever_the_unit(more_is_better, ratios):
     assert figure.of_each_repeat(figure.ratios[0]) == ratios
     [written] = figure.as_json({})["ratios"]
     assert (written["ratio"], written["lowest"], written["highest"]) == (ratios[1], min(ratios), max(ratios))
-
-
-def test_the_doctors_predictions_stand_beside_what_came():
-    told = {"rate": 30.0, "own_rate": 10.0, "acceptance": 0.5, "drafted": 8, "doctor_s": 9.0}
-    slow, fast = (
-        [{"tokens": 20, "seconds": 1.0}],
-        [{"tokens": 30, "seconds": 0.5}, {"tokens": 30, "seconds": 0.5}],
-    )
-    found = {"one": {"predicted": told, "measured": {"a": slow, "b": fast}}}
-    assert doctor_view.measured_rate(found["one"]) == pytest.approx(30)  # as many tokens of each kind
-    found["two"] = {"predicted": told, "measured": {"a": slow}}
-    document = doctor_view.document(found, "none", {})
-    assert [row["off_by"] for row in document["facts"]["rows"]] == [0, 0.5]
-    assert "two (+50%)" in document["loses"] and "one (" not in document["loses"]
-    lines = doctor_view.section(document)
-    assert "1 of 2 predictions are within 25%" in lines[2]
-    assert "| two | 30.0 | 20.0 | +50% | 10.0 | 50% of 8 | 20.0 (a) to 20.0 (a) |" in lines
 
 
 # From five seconds to half a minute each, mostly of real servers under load: in `make test-long`.

@@ -5,7 +5,6 @@ Run: pytest tests/lab/test_emulation.py
 
 from __future__ import annotations
 
-import asyncio
 import json
 
 import pytest
@@ -138,15 +137,11 @@ def test_free_blocks_are_heard_of_by_who_wants_to_hear():
     assert heard == [(1, 2)]
 
 
-def test_the_text_is_the_targets_own():
+async def test_the_text_is_the_targets_own():
     fast = StepLaw(cost(1e-6, 0))
-
-    async def scenario():
-        async with running(EmulatedEngine(FakeEngine(), fast)) as network:
-            answer = await ask(network, [3, 1, 4], OracleDrafter(0.7))
-            assert answer.tokens == tuple(continuation([3, 1, 4], 40))
-
-    asyncio.run(scenario())
+    async with running(EmulatedEngine(FakeEngine(), fast)) as network:
+        answer = await ask(network, [3, 1, 4], OracleDrafter(0.7))
+        assert answer.tokens == tuple(continuation([3, 1, 4], 40))
 
 
 # -- its settings -----------------------------------------------------------------------------------------------

@@ -40,10 +40,10 @@ def test_what_rests_on_code_that_changed_is_stale(tmp_path):
                 put(file, "new")
     put("rounds.json", "old+")
     put("memory.json", "gone")
-    put("doctor.json", "")
+    put("planner.json", "")
     (tmp_path / "ragged.json").unlink()
     found = figures.stale(tmp_path, lambda commit, paths: {"new": 0, "old": 3, "gone": -1}[commit])
-    assert [each.file for each in found] == ["rounds.json", "ragged.json", "memory.json", "doctor.json"]
+    assert [each.file for each in found] == ["rounds.json", "ragged.json", "memory.json", "planner.json"]
     told = "\n".join(map(str, found))
     assert "3 commits have touched" in told and "never measured" in told
     assert "not here" in told and "does not say where it comes from" in told
