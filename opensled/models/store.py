@@ -146,12 +146,6 @@ def model_files(name_or_path: str) -> list[Path]:
     return [item for item in sorted(path.rglob("*")) if item.is_file() and not item.name.startswith(".")]
 
 
-def weight_bytes(name_or_path: str) -> int:
-    """Of a model's GGUF files; of all its files where it has none. Raises NotFound."""
-    files = model_files(name_or_path)
-    return sum(file.stat().st_size for file in [file for file in files if file.suffix == ".gguf"] or files)
-
-
 def missing_models() -> list[str]:
     """Names of the models that `opensled pull` can fetch and that are not here."""
     return [name for name in FETCHABLE if not fetched_folder(name).is_dir()]
