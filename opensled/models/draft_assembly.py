@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -47,7 +47,7 @@ def assemble_gguf(layers: Path, target: Path, path: Path) -> None:
 
 
 def write_gguf(
-    sink: BinaryIO, keys: dict[str, tuple[BinaryIO, tuple[int, int]]], parts: Sequence[Part]
+    sink: BinaryIO, keys: Mapping[str, tuple[BinaryIO, tuple[int, int]]], parts: Sequence[Part]
 ) -> None:
     """`keys`: the file of each, and its span there. Raises UnsupportedModel for one that is cut off."""
     sink.write(MAGIC + struct.pack("<IQQ", VERSIONS[-1], len(parts), len(keys)))
