@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hw_profiles import catalog
-from hw_profiles.describe import board_lines, cost_table, facts, step_costs, summary
+from hw_profiles.describe import board_lines, contradictions, cost_table, facts, step_costs, summary
 from hw_profiles.detect import detect, require_board
 from hw_profiles.profiles import AcceleratorProfile
 from hw_profiles.sysfs import read_board
@@ -109,7 +109,7 @@ def _whole(profile: Any) -> dict[str, Any]:
 
 
 def _page(kind: str, profile: Any, width: int) -> str:
-    lines = [f"{profile.id} ({kind}): {profile.name}", "", *facts(profile, width)]
+    lines = [f"{profile.id} ({kind}): {profile.name}", *contradictions(profile), "", *facts(profile, width)]
     if isinstance(profile, AcceleratorProfile):
         lines += ["", *cost_table(step_costs(profile))]
     return "\n".join(lines)

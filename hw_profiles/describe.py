@@ -3,6 +3,7 @@
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from typing import Any
 
 from hw_profiles import catalog
@@ -124,6 +125,31 @@ def facts(profile: Any, width: int) -> list[str]:
     return [
         line for field in fields(profile) for line in _fact(field.name, getattr(profile, field.name), width)
     ]
+
+
+def contradictions(profile: Any) -> list[str]:
+    """Values of a profile that cannot all be right, a pair in each line."""
+    speeds = {
+        size: (catalog.target(f"draft-{size}").at(min(WEIGHT_BITS)), draft.decode_per_s.typical)
+        for size, draft in getattr(profile, "drafts", {}).items()
+        if f"draft-{size}" in catalog.names("targets")
+    }
+    by_size = sorted(speeds.items(), key=lambda each: each[1][0].params)
+    found = [
+        f"a draft of {large} at {quick:g} tokens/s is faster than one of {small} at {slow:g}"
+        for (small, (_, slow)), (large, (_, quick)) in pairwise(by_size)
+        if quick > slow
+    ]
+    found += [
+        f"a draft of {size} at {speed:g} tokens/s reads {needed:.1f} GB/s, and the memory gives {most:g}"
+        for size, (shape, speed) in by_size
+        if (needed := shape.weight_bytes * speed / 1e9) > (most := profile.bandwidth_gb_s.max)
+    ]
+    for low, high in (("idle_w", "busy_w"), ("rtt_p50_ms", "rtt_p99_ms")):
+        less, more = getattr(profile, low, None), getattr(profile, high, None)
+        if less and more and less.typical > more.typical:
+            found.append(f"{WORDS[low][0]} of {less.typical:g} is above {WORDS[high][0]} of {more.typical:g}")
+    return [f"contradiction in {profile.id}: {line}" for line in found]
 
 
 def _fact(name: str, value: Any, width: int) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """`opensled generate` where text meets the process: bytes that are no text, and a terminal that is not UTF-8."""
 
 import io
+import json
 import os
 import subprocess
 import sys
@@ -103,6 +104,12 @@ def test_an_open_and_silent_input_is_not_waited_for_beside_a_prompt(asked, monke
         os.close(writer)
         assert cli.main(["generate", "--raw", "Hi"]) == 0
     assert asked == ["Hi", "Dear Ann\n\nHi"]
+
+
+def test_it_says_why_nothing_was_drafted(server):
+    why = "not drafting: this device has nothing to draft with"
+    assert why in generate(server, "hi", "--max-tokens", "4").stderr.decode()
+    assert json.loads(generate(server, "hi", "--max-tokens", "4", "--json").stdout)["drafting"] == why
 
 
 @pytest.mark.parametrize("prompt", [b"caf\xe9", "-"])

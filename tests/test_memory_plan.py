@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from opensled.core.errors import UnsupportedModel, UsageError
 from opensled.models.store import model_file, model_path
+from opensled.process.host_memory import available_host_bytes
 from tests.hypothesis_profiles import tried
 from tests.tiny_models import random_model
-from verify_server.engine.host_memory import available_host_bytes
 from verify_server.engine.memory_plan import (
     GIB,
     MIN_KV,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import subprocess
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from hw_profiles import catalog
-from hw_profiles.describe import step_costs
+from hw_profiles.describe import contradictions, step_costs
 from hw_profiles.profiles import Quantity
 from hw_profiles.step_cost import TargetCost
 from opensled.cli.main import main
@@ -190,6 +190,26 @@ def test_a_bad_file_is_refused_by_file_and_key(
         catalog.link(str(path))
     assert str(path) in str(error.value)
     assert complaint in str(error.value)
+
+
+def test_values_that_contradict_each_other_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    profiles = [catalog.load(kind, name) for kind in catalog.KINDS for name in catalog.names(kind)]
+    known = [line for profile in profiles for line in contradictions(profile)]
+    assert known == [
+        "contradiction in orin-nano: a draft of 1b at 68 tokens/s is faster than one of 0.5b at 47",
+        "contradiction in orin-nano-super: a draft of 1b at 58 tokens/s is faster than one of 0.5b at 50",
+        "contradiction in pi-4: a draft of 1.5b at 3.5 tokens/s is faster than one of 1b at 3",
+        "contradiction in pi-5: a draft of 1.5b at 10 tokens/s is faster than one of 1b at 9.5",
+    ]  # as published; it may only become shorter
+    for command in (["profile", "show", "pi-4"], ["plan", "--devices", "pi-4"]):
+        assert main(command) == 0 and known[2] in " ".join(capsys.readouterr().out.split())
+    pi, lte = catalog.device("pi-5"), catalog.load("links", "lte")
+    slow = replace(pi, bandwidth_gb_s=Quantity(3, 1, 3, "x"), idle_w=pi.busy_w, busy_w=pi.idle_w)
+    bad = contradictions(slow) + contradictions(
+        replace(lte, rtt_p50_ms=lte.rtt_p99_ms, rtt_p99_ms=lte.rtt_p50_ms)
+    )
+    assert sum("reads" in line and "the memory gives 3" in line for line in bad) == 4
+    assert sum(" is above " in line for line in bad) == 2
 
 
 def test_an_unknown_name_is_refused_with_those_known() -> None:

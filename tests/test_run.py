@@ -169,7 +169,7 @@ def test_what_to_expect_of_a_fetched_model_is_said_once(cache, capsys, monkeypat
 def test_notes_of_the_server_are_seen_while_it_loads(cache, tmp_path):
     write_gguf(store.model_path("tiny"), tmp_path / "small-q8_0.gguf", "Q8_0")
     with Screen("run", str(tmp_path / "small-q8_0.gguf"), *TINY[2:], columns=300) as screen:
-        screen.expect("note: small-q8_0.gguf is served in 16 bits a weight")
+        screen.expect("note: small-q8_0.gguf runs in 16 bits a weight")
         screen.expect("> ")
         screen.type(CTRL_D)
         assert screen.finish() == 0

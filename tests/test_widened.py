@@ -10,13 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edge_client.device.config import DeviceConfig
+from edge_client.device.drafter_choice import FittingFactory
+from edge_client.drafters import llamacpp
 from lab.training.export_gguf import write_gguf
 from opensled.core.errors import ModelError, UnsupportedModel, UsageError
+from opensled.models import derived, llama_api, widened
 from opensled.models.gguf_file import read_head
 from opensled.models.llama import LlamaModel
 from opensled.models.store import cache_folder, model_path
-from verify_server.engine import derived
-from verify_server.engine.llamacpp import agreement, widened
+from tests.tiny_drafts import tiny_info, tiny_tokenizer
+from verify_server.engine.llamacpp import agreement
 from verify_server.engine.llamacpp.agreement import Agreement
 from verify_server.engine.torch.gguf_model import _values
 from verify_server.options.serve_config import ServeConfig
@@ -49,8 +53,10 @@ def kinds(path: Path) -> set[int]:
     return {info.kind for info in read_head(path).tensors.values() if len(info.shape) > 1}
 
 
-def test_the_same_weights_in_16_bits(source: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = widened.file_to_serve(source, "auto")
+@pytest.mark.parametrize("package", [llama_api.BUILT, llama_api.PREBUILT])  # the second has no quantizer
+def test_the_same_weights_in_16_bits(package: str, source, cache, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(llama_api, "package", lambda: package)
+    file = widened.file_to_run(source, "auto")
     assert file.parent == cache and kinds(source) == {Q8_0} and kinds(file) == {F16}
     before, after = read_head(source), read_head(file)
     assert before.metadata["tokenizer.ggml.tokens"] == after.metadata["tokenizer.ggml.tokens"]
@@ -61,55 +67,67 @@ def test_the_same_weights_in_16_bits(source: Path, cache: Path, capsys: pytest.C
         )
         assert np.allclose(wide, own, rtol=2**-10, atol=1e-7), name
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("note: tiny-q8_0.gguf is served in 16 bits a weight") and str(file) in line
+    assert line.startswith("note: tiny-q8_0.gguf runs in 16 bits a weight") and str(file) in line
     assert f"{file.stat().st_size / 1e6:.0f} MB" in line and "--dtype stored" in line
     assert abs(file.stat().st_size / widened.wide_bytes(before) - 1) < 0.05
 
 
 def test_it_is_written_once(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = widened.file_to_serve(source, "auto")
+    file = widened.file_to_run(source, "auto")
     written = file.stat().st_mtime_ns
     capsys.readouterr()
-    assert widened.file_to_serve(source, "auto") == file and file.stat().st_mtime_ns == written
+    assert widened.file_to_run(source, "auto") == file and file.stat().st_mtime_ns == written
     assert "note" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("damage", ["shorter", "other bytes", "no record"])
 def test_a_damaged_file_is_written_again(damage: str, source: Path) -> None:
-    file = widened.file_to_serve(source, "auto")
+    file = widened.file_to_run(source, "auto")
     whole = file.read_bytes()
     if damage == "no record":
         file.with_suffix(".json").write_text("{")
     else:
         file.write_bytes(whole[:-64] if damage == "shorter" else whole[:-64] + bytes(64))
-    assert widened.file_to_serve(source, "auto").read_bytes() == whole
+    assert widened.file_to_run(source, "auto").read_bytes() == whole
 
 
 def test_it_goes_with_its_source(source: Path, stored: Path, cache: Path) -> None:
-    first = widened.file_to_serve(source, "auto")
+    first = widened.file_to_run(source, "auto")
     os.utime(source, ns=(1, 1))  # another file of that name
-    second = widened.file_to_serve(source, "auto")
+    second = widened.file_to_run(source, "auto")
     assert second != first and not first.exists()
     source.unlink()
     (cache / ".tiny-7.part").touch()  # of a server that works on it
     (cache / ".tiny-8.part").touch()
     os.utime(cache / ".tiny-8.part", (1, 1))  # of one that was killed
-    widened.file_to_serve(stored, "stored")
+    widened.file_to_run(stored, "stored")
     assert [item.name for item in cache.iterdir()] == [".tiny-7.part"]
 
 
-def test_what_is_left_as_it_is(source: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_left_as_it_is(source: Path, cache: Path, capsys, monkeypatch) -> None:
     plain = model_path("tiny", "*.gguf") / "tiny-f16.gguf"
-    assert widened.file_to_serve(plain, "float16") == plain  # not quantized
-    assert widened.file_to_serve(source, "stored") == source  # by the user's wish
+    assert widened.file_to_run(plain, "float16") == plain  # not quantized
+    assert widened.file_to_run(source, "stored") == source  # by the user's wish
     size = widened.wide_bytes(read_head(source))
     monkeypatch.setattr(widened, "MAX_BYTES", size - 1)
-    assert widened.file_to_serve(source, "auto") == source  # too many parameters
+    assert widened.file_to_run(source, "auto") == source  # too many parameters
     monkeypatch.setattr(widened, "MAX_BYTES", size)
     monkeypatch.setattr(widened, "available_host_bytes", lambda: 3 * size)
-    assert widened.file_to_serve(source, "auto") == source  # too little memory
+    assert widened.file_to_run(source, "auto") == source  # too little memory
+    assert "too little memory is free" in capsys.readouterr().err
     assert not cache.exists()
-    assert widened.file_to_serve(source, "float16").parent == cache  # by the user's wish
+    assert widened.file_to_run(source, "float16").parent == cache  # by the user's wish
+
+
+@pytest.mark.parametrize("drafter", ["llamacpp", "auto", "accelerated:llamacpp"])
+@pytest.mark.parametrize(("offline", "kind"), [("local-only", F16), ("provisional", Q8_0)])
+def test_a_device_that_may_answer_alone_widens_its_model(drafter, offline, kind, source, monkeypatch) -> None:
+    runs = list[Path]()
+    monkeypatch.setattr(llamacpp, "LlamaModel", lambda path: runs.append(path) or LlamaModel(path))
+    config = DeviceConfig(drafter=drafter, draft_model=str(source), offline=offline, threads=1)
+    factory = FittingFactory(config)
+    factory.fit(tiny_info(), tiny_tokenizer())
+    assert [kinds(path) for path in runs] == [{kind}] and source.name in factory.name
 
 
 def test_an_8b_model_is_never_widened_by_itself() -> None:
@@ -122,10 +140,10 @@ def no_disk(folder: Path, needed: int) -> None:
 
 def test_a_full_disk(source: Path, cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
     monkeypatch.setattr(derived, "require_room", no_disk)
-    assert widened.file_to_serve(source, "auto") == source
-    assert "note: tiny-q8_0.gguf is served as it is stored" in capsys.readouterr().err
+    assert widened.file_to_run(source, "auto") == source
+    assert "note: tiny-q8_0.gguf runs as it is stored" in capsys.readouterr().err
     with pytest.raises(ModelError, match="no room"):
-        widened.file_to_serve(source, "float16")
+        widened.file_to_run(source, "float16")
     assert list(cache.iterdir()) == []
 
 
@@ -133,14 +151,14 @@ def test_a_cache_that_cannot_be_written(
     source: Path, cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cache.parent.write_text("a file")
-    assert widened.file_to_serve(source, "auto") == source
+    assert widened.file_to_run(source, "auto") == source
     assert "OPENSLED_CACHE_DIR" in capsys.readouterr().err
 
 
 def test_a_file_that_llama_cpp_cannot_read_leaves_nothing(source: Path, cache: Path) -> None:
     source.write_bytes(source.read_bytes()[:-5000])
     with pytest.raises(UnsupportedModel, match=r"llama.cpp cannot write .*tiny-q8_0.gguf in F16: ."):
-        widened.file_to_serve(source, "float16")
+        widened.file_to_run(source, "float16")
     assert list(cache.iterdir()) == []
 
 

@@ -66,9 +66,11 @@ async def _generate(config: GenerateConfig) -> int:
     finally:
         await device.close()
     if config.json:
-        print(json.dumps(_report(chunks, device.rule)))
+        print(json.dumps({**_report(chunks, device.rule), "drafting": device.status.words}))
     else:
         printed.write("\n")
+        if not device.status.drafting:
+            tell(device.status.words)
     return 0
 
 

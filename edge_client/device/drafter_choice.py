@@ -15,6 +15,7 @@ from edge_client.drafters.base import Drafter, DrafterFactory, DrafterOptions
 from edge_client.drafters.none import NoneFactory
 from edge_client.drafters.threads import model_drafter
 from edge_client.drafters.vocabulary import Vocabulary
+from opensled.core.answer import LOCAL_ONLY
 from opensled.core.errors import UsageError, VocabularyMismatch
 from opensled.core.messages import ModelInfo
 from opensled.models.store import can_be_fetched
@@ -137,6 +138,7 @@ def make_factory(config: DeviceConfig, drafter: str, model: str) -> DrafterFacto
         config.draft_url,
         config.draft_key,
         config.draft_ca,
+        alone=config.offline == LOCAL_ONLY,
     )
     factory: DrafterFactory = kind(model, config.threads, options)
     named = {config.draft_table, config.personal_table} - {"", OFF}

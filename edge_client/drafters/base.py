@@ -92,6 +92,7 @@ class DrafterOptions(NamedTuple):
     draft_url: str = ""  # of a server that drafts
     draft_key: str = ""  # file with the key that it wants
     draft_ca: str = ""  # file (PEM) of its certificate authority; "" = those of this system
+    alone: bool = False  # whether its model may have to write answers by itself
 
 
 class DrafterFactory(ABC):

@@ -20,7 +20,7 @@ from edge_client.drafters.model_factory import ModelFactory
 from edge_client.drafters.threads import calibrated_threads, max_threads
 from edge_client.drafters.window import Window
 from opensled.core.errors import EngineError, UnsupportedModel
-from opensled.models import llama, step_threads
+from opensled.models import llama, step_threads, widened
 from opensled.models.llama import LlamaModel, llama_cpp
 from opensled.models.store import model_file
 from opensled.process.load_thread import in_thread_that_ends
@@ -37,7 +37,7 @@ class LlamaCppFactory(ModelFactory):
         path = model_file(model, "*.gguf")
         self.name = f"llamacpp {path.name}"
         self._window = Window(options.window)
-        self._model = LlamaModel(path)
+        self._model = LlamaModel(widened.file_to_run(path, widened.AUTO) if options.alone else path)
         known = threads or calibrated_threads("llamacpp", model)
         self.threads = known or in_thread_that_ends(_timed_threads, self._model, max_threads())
 

@@ -30,8 +30,8 @@ from lab.benchmarks.serving_plain import PLAIN, PlainContender, plain
 from lab.testbed.processes import Process, free_port
 from lab.testbed.provenance import provenance
 from opensled.core.errors import UsageError
+from opensled.models import widened
 from opensled.models.store import model_file
-from verify_server.engine.llamacpp import widened
 
 MODEL, TOKENS = "smollm2", 64
 SLOTS, CONTEXT = 8, 2048
@@ -64,7 +64,7 @@ class Cell:
 def files() -> dict[str, Path]:
     """Engine -> the file it serves; the one of engine llamacpp is written if it is not there."""
     stored = model_file(MODEL, "*.gguf")
-    return {"llamacpp": widened.file_to_serve(stored, widened.F16), "torch": stored}
+    return {"llamacpp": widened.file_to_run(stored, widened.F16), "torch": stored}
 
 
 @contextmanager

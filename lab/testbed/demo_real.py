@@ -15,7 +15,7 @@ from lab.testbed.client import StreamedReply, ask
 from lab.testbed.config import DemoConfig
 from lab.testbed.demo_device import DemoDevice, speed, stop_fleet
 from lab.testbed.demo_report import Run, conclude
-from lab.testbed.demo_view import REAL, DemoView
+from lab.testbed.demo_view import DemoView
 from lab.testbed.forcing import Followed, follow
 from lab.testbed.gguf_reference import GgufReference
 from lab.testbed.processes import QUIET, Process, exit_on_signals
@@ -63,7 +63,7 @@ def demo_real(config: DemoConfig, path: Path, busy: str = "") -> int:
     exit_on_signals()  # so that no process of the fleet outlives the demo
     started, dtype, tokens = time.monotonic(), _dtype(path), min(config.max_tokens, ANSWER)
     devices: list[DemoDevice] = []
-    with DemoView(devices, REAL, quiet=config.json) as view, ExitStack() as stack:
+    with DemoView(devices, quiet=config.json) as view, ExitStack() as stack:
         view.say(f"starting the server: {MODEL_ID}, {dtype}, level exact, one thread")
         server = stack.enter_context(_server(path, "torch", "--dtype", dtype, "--numerics", "exact"))
         view.say("the server starts; plain transformers loads the same weights, for the check at the end")

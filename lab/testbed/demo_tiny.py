@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from lab.testbed.client import ask
 from lab.testbed.config import DemoConfig
 from lab.testbed.demo_device import DemoDevice, stop_fleet, why_low
-from lab.testbed.demo_view import TINY, DemoView
+from lab.testbed.demo_view import DemoView
 from lab.testbed.forcing import follow, total
 from lab.testbed.processes import QUIET, Process, exit_on_signals
 from lab.testbed.prompts import TARGET, prompts_of
@@ -59,10 +58,10 @@ def demo_tiny(config: DemoConfig) -> int:
     """Run it; exit code 0 only if every answer is what the target alone writes, up to flips within the bound."""
     exit_on_signals()  # so that no process of the fleet outlives the demo
     devices = [
-        DemoDevice(name, drafter, prompts_of(number, config.prompts, config.max_tokens))
+        DemoDevice(name, drafter, prompts_of(number, config.prompts, config.max_tokens), alone=1)
         for number, (name, drafter, _) in enumerate(FLEET)
     ]
-    with DemoView(devices, TINY, quiet=config.json) as view:
+    with DemoView(devices, quiet=config.json) as view:
         totals = _run_fleet(devices, config, view)
         _compare(devices, ENGINES[config.engine][1], view)
     return _conclude(devices, totals, config)
@@ -85,12 +84,8 @@ def _run_fleet(devices: list[DemoDevice], config: DemoConfig, view: DemoView) ->
 
         edges = [start(*device) for device in FLEET]
         urls = [f"http://{edge.wait_ready()}" for edge in edges]
-        view.say("all devices draft for the one server")
-        asyncio.run(_ask_all(devices, urls, view.refresh))
-        if config.engine == "llamacpp":
-            view.say("the same prompts without drafts")
-            edges.append(start(FLEET[0][0], "none"))
-            asyncio.run(_ask_plain(devices, f"http://{edges[-1].wait_ready()}"))
+        edges.append(start(FLEET[0][0], "none"))
+        asyncio.run(_ask_all(devices, urls, f"http://{edges[-1].wait_ready()}", view))
         return stop_fleet(server, edges)
 
 
@@ -108,14 +103,14 @@ def _device_flags(drafter: str, extra: tuple[str, ...], config: DemoConfig) -> l
     return ["--drafter", drafter, *fixed, *blocks, *extra]
 
 
-async def _ask_all(devices: list[DemoDevice], urls: list[str], refresh: Callable[[], None]) -> None:
-    tasks = (ask(url, device.prompts, device.replies, refresh) for device, url in zip(devices, urls))
-    await asyncio.gather(*tasks)
-
-
-async def _ask_plain(devices: list[DemoDevice], url: str) -> None:
-    for device in devices:
-        await ask(url, device.prompts, device.plain)
+async def _ask_all(devices: list[DemoDevice], urls: list[str], plain: str, view: DemoView) -> None:
+    for device, url in zip(devices, urls):
+        view.say(f"{device.name} answers, with drafts and without, and nothing else")
+        await ask(url, device.prompts[:1], device.replies, view.refresh)
+        await ask(plain, device.prompts, device.plain)
+    view.say("all devices draft for the one server")
+    rest = (ask(url, device.prompts[1:], device.replies, view.refresh) for device, url in zip(devices, urls))
+    await asyncio.gather(*rest)
 
 
 def _compare(devices: list[DemoDevice], bound: float, view: DemoView) -> None:
@@ -125,7 +120,7 @@ def _compare(devices: list[DemoDevice], bound: float, view: DemoView) -> None:
         of_all = f"({number} of {len(devices)})"
         view.say(f"the target alone writes the answers of {device.name} {of_all}, without OpenSLED")
         for body, reply in zip(device.prompts, device.replies):
-            device.paths.append(follow(reference, body, reply.text, bound))
+            device.paths.append(follow(reference, body, reply.text, bound, one_pass=True))
             view.refresh()
 
 
@@ -162,9 +157,8 @@ def _tell(devices: list[DemoDevice], totals: dict[str, float], bound: float) -> 
         f"server: {totals['steps']:.0f} steps, {totals['mean_batch']:.1f} devices per step, "
         f"{totals['tokens_per_step']:.1f} tokens per step"
     )
-    if any(device.plain for device in devices):
-        unlike = sum(device.unlike_plain for device in devices)
-        print(f"without drafts: {len(paths) - unlike} of {len(paths)} answers are the same")
+    unlike = sum(device.unlike_plain for device in devices)
+    print(f"without drafts: {len(paths) - unlike} of {len(paths)} answers are the same")
     if wrong := paths.count(None):
         print(f"NOT identical: {wrong} of {len(paths)} answers differ from the target alone", file=sys.stderr)
     elif flips:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from rich import box
 from rich.console import Console, Group
@@ -13,14 +13,12 @@ from rich.text import Text
 
 from lab.testbed.demo_device import DemoDevice
 
-Columns = Mapping[str, Callable[[DemoDevice], str]]  # heading -> cell of a device
-
 
 class DemoView:
     """A table of devices that follows them; `quiet` says nothing on standard output."""
 
-    def __init__(self, devices: Sequence[DemoDevice], columns: Columns, *, quiet: bool) -> None:
-        self._devices, self._columns = devices, columns
+    def __init__(self, devices: Sequence[DemoDevice], *, quiet: bool) -> None:
+        self._devices = devices
         self._console = Console(stderr=quiet, highlight=False)
         self._quiet = quiet
         self._status = ""
@@ -76,19 +74,15 @@ class DemoView:
             show_edge=False,
             pad_edge=False,
         )
-        for number, name in enumerate(self._columns):
+        for number, name in enumerate(COLUMNS):
             table.add_column(name, justify="left" if number < 2 else "right", no_wrap=True)
         for device in self._devices:
-            table.add_row(*(cell(device) for cell in self._columns.values()))
+            table.add_row(*(cell(device) for cell in COLUMNS.values()))
         return table
 
 
 def _exchange(question: str, answer: str) -> Text:
     return Text.assemble((f"> {question}\n", "bold"), f"{answer.strip()}\n")
-
-
-def _answers(device: DemoDevice) -> str:
-    return f"{len(device.replies)}/{len(device.prompts)}"
 
 
 def _accepted(device: DemoDevice) -> str:
@@ -101,10 +95,6 @@ def _per_round(device: DemoDevice) -> str:
 
 def _saved(device: DemoDevice) -> str:
     return f"{device.saved:.0%}" if device.tokens else "..."
-
-
-def _identical(device: DemoDevice) -> str:
-    return f"{device.identical}/{device.compared}" if device.compared else "..."
 
 
 def _same(device: DemoDevice) -> str:
@@ -121,18 +111,7 @@ def _gain(device: DemoDevice) -> str:
     return f"{drafted / plain:.2f}x" if drafted and plain else "..."
 
 
-TINY: Columns = {
-    "device": lambda device: device.name,
-    "drafter": lambda device: device.drafter,
-    "answers": _answers,
-    "tokens": lambda device: str(device.tokens),
-    "tok/s": lambda device: f"{device.report()['tokens_per_second']:.1f}",
-    "accepted": _accepted,
-    "tok/round": _per_round,
-    "saved": _saved,
-    "identical": _identical,
-}
-REAL: Columns = {
+COLUMNS: dict[str, Callable[[DemoDevice], str]] = {  # heading -> cell of a device
     "device": lambda device: device.name,
     "drafter": lambda device: device.drafter,
     "tok/s": _drafted_speed,

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -19,13 +20,12 @@ EMBEDDING = "token_embd.weight"
 BLOCKS = {0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 8: (32, 34)}
 
 
-class _Part(NamedTuple):
-    """A tensor, and the file that it is in."""
+class Part(NamedTuple):
+    """A tensor of a file to write, and what gives its bytes."""
 
-    file: BinaryIO
     name: str
-    info: TensorInfo
-    bytes: int
+    info: TensorInfo  # its place is that in the file it comes from
+    content: Callable[[], bytes]
 
 
 def assemble_gguf(layers: Path, target: Path, path: Path) -> None:
@@ -41,18 +41,25 @@ def assemble_gguf(layers: Path, target: Path, path: Path) -> None:
         parts = [_part(own_file, name, own) for name in own.tensors]
         if EMBEDDING not in own.tensors:
             parts.insert(0, _part(base_file, EMBEDDING, base))
-        keys = {**{key: (base_file, span) for key, span in base.spans.items()}}
+        keys = {key: (base_file, span) for key, span in base.spans.items()}
         keys |= {key: (own_file, span) for key, span in own.spans.items()}
-        sink.write(MAGIC + struct.pack("<IQQ", VERSIONS[-1], len(parts), len(keys)))
-        for file, (first, end) in keys.values():
-            sink.write(_read(file, first, end - first))
-        for piece in _table(parts):
-            sink.write(piece)
-        for part in parts:
-            sink.write(bytes(align(sink.tell(), ALIGNMENT) - sink.tell()))
-            sink.write(_read(part.file, part.info.start, part.bytes))
-        sink.flush()
-        os.fsync(sink.fileno())
+        write_gguf(sink, keys, parts)
+
+
+def write_gguf(
+    sink: BinaryIO, keys: Mapping[str, tuple[BinaryIO, tuple[int, int]]], parts: Sequence[Part]
+) -> None:
+    """`keys`: the file of each, and its span there. Raises UnsupportedModel for one that is cut off."""
+    sink.write(MAGIC + struct.pack("<IQQ", VERSIONS[-1], len(parts), len(keys)))
+    for file, (first, end) in keys.values():
+        sink.write(_read(file, first, end - first))
+    for piece in _table(parts):
+        sink.write(piece)
+    for part in parts:
+        sink.write(bytes(align(sink.tell(), ALIGNMENT) - sink.tell()))
+        sink.write(part.content())
+    sink.flush()
+    os.fsync(sink.fileno())
 
 
 def _require_fit(own: Head, base: Head, target: Path) -> None:
@@ -64,11 +71,11 @@ def _require_fit(own: Head, base: Head, target: Path) -> None:
         )
 
 
-def _part(file: BinaryIO, name: str, head: Head) -> _Part:
+def _part(file: BinaryIO, name: str, head: Head) -> Part:
     info = head.tensors[name]
     if info.kind not in BLOCKS:
         raise UnsupportedModel(f"{file.name} holds {name} in a type (number {info.kind}) that is not copied")
-    return _Part(file, name, info, tensor_bytes(info))
+    return Part(name, info, partial(_read, file, info.start, tensor_bytes(info)))
 
 
 def tensor_bytes(info: TensorInfo) -> int:
@@ -80,14 +87,14 @@ def tensor_bytes(info: TensorInfo) -> int:
     return count // elements * size
 
 
-def _table(parts: list[_Part]) -> Iterator[bytes]:
+def _table(parts: Sequence[Part]) -> Iterator[bytes]:
     """Name, shape (columns first), type and place of every tensor."""
     place = 0
     for part in parts:
         name, shape = part.name.encode(), part.info.shape[::-1]
         yield struct.pack("<Q", len(name)) + name
         yield struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, part.info.kind, place)
-        place = align(place + part.bytes, ALIGNMENT)
+        place = align(place + tensor_bytes(part.info), ALIGNMENT)
 
 
 def _read(file: BinaryIO, first: int, size: int) -> bytes:

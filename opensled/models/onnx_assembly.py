@@ -106,7 +106,7 @@ def dequantize(path: Path, info: TensorInfo) -> np.ndarray:
         scale = blocks[:, :2].copy().view("<f2").astype(np.float32)
         return (blocks[:, 2:].copy().view(np.int8) * scale).reshape(info.shape)
     raise UnsupportedModel(
-        f"{path} holds a tensor in a type (number {info.kind}) that the ONNX form is not made of"
+        f"{path} holds a tensor in a type (number {info.kind}) that is not read without llama.cpp's quantizer"
     )
 
 

@@ -16,7 +16,7 @@ from lab.testbed.demo import busy_words
 from lab.testbed.demo_device import DemoDevice
 from lab.testbed.demo_real import FLEET, TURNS
 from lab.testbed.demo_report import Run, conclude
-from lab.testbed.demo_view import REAL, DemoView
+from lab.testbed.demo_view import COLUMNS, DemoView
 from lab.testbed.forcing import Followed
 from opensled.cli import main as cli
 from opensled.models.store import FETCHABLE, fetched_folder, model_file
@@ -100,8 +100,8 @@ RUN = Run("smollm2", "float32", 0.001, 90.0, {"steps": 100.0}, 30.0, 1)
 
 def test_the_gain_is_that_of_the_answers_alone() -> None:
     assert device().speeds == (20.0, 10.0)
-    assert [cell(device()) for cell in REAL.values()][2:4] == ["20.0", "2.00x"]
-    assert [cell(DemoDevice("hub", "lookup", [], alone=1)) for cell in REAL.values()][2:] == [
+    assert [cell(device()) for cell in COLUMNS.values()][2:4] == ["20.0", "2.00x"]
+    assert [cell(DemoDevice("hub", "lookup", [], alone=1)) for cell in COLUMNS.values()][2:] == [
         *("...", "...", "-", "-", "...", "...")
     ]
 
@@ -125,7 +125,7 @@ def test_steps_saved_and_what_a_step_takes_explain_the_gain(capsys: pytest.Captu
     assert conclude([device("idle"), found], RUN, as_json=False) == 0
     shown = capsys.readouterr().out
     assert "why: hub saves 60% of the server's steps" in shown and "1 / (0.40 x 1.25)" in shown
-    assert [cell(found) for cell in REAL.values()][6] == "60%"
+    assert [cell(found) for cell in COLUMNS.values()][6] == "60%"
 
 
 def test_a_device_that_loses_time_is_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -165,7 +165,7 @@ def test_half_a_table_is_no_result(
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes it for a terminal
     monkeypatch.setenv("TERM", "xterm")
-    with pytest.raises(KeyboardInterrupt), DemoView([device()], REAL, quiet=False) as view:
+    with pytest.raises(KeyboardInterrupt), DemoView([device()], quiet=False) as view:
         view.keep("Which city?", "Paris")
         view.refresh()
         raise KeyboardInterrupt
@@ -178,7 +178,7 @@ def test_half_a_table_is_no_result(
 
 def test_lines_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     """What is answered goes to standard output once, what happens to standard error; brackets are no markup."""
-    with DemoView([device()], REAL, quiet=False) as view:
+    with DemoView([device()], quiet=False) as view:
         view.say("asking")
         view.write("Which [city]?", "Par")
         view.keep("Which [city]?", "Paris [bold]")
@@ -198,7 +198,7 @@ def test_without_an_onnx_draft_its_device_is_left_out(
     monkeypatch.setattr(demo_real, "DRAFT", "no-such-draft" if missing == "the draft" else "tiny-draft")
     if missing == "the library":
         monkeypatch.setattr(demo_real, "find_spec", lambda name: None)
-    with DemoView([], REAL, quiet=False) as view:
+    with DemoView([], quiet=False) as view:
         assert demo_real._onnx_draft(view) is None
     (line,) = [each for each in capsys.readouterr().err.splitlines() if "without the ONNX device" in each]
     assert remedy in line

@@ -125,10 +125,11 @@ def load_llamacpp(config: ServeConfig) -> ServedModel:
 
 def _load_gguf(path: Path, text: "GgufText", dtype: str, **options: Any) -> "LlamaCppEngine":
     """The engine of a file, or of the same weights widened; what is served as it is stored is compared with these."""
-    from verify_server.engine.llamacpp import agreement, widened
+    from opensled.models import widened
+    from verify_server.engine.llamacpp import agreement
     from verify_server.engine.llamacpp import llama_engine as llamacpp
 
-    file = widened.file_to_serve(path, dtype)
+    file = widened.file_to_run(path, dtype)
     engine = llamacpp.load(file, **options)
     text.require_same(engine.model.pieces(), engine.model.tokenize)
     if file == path:

@@ -9,11 +9,14 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hw_profiles import catalog
+from hw_profiles.describe import contradictions
 from lab.testbed.baselines import opensled
 from lab.testbed.config import PlanConfig
 from lab.testbed.planner.capacity_law import Setting, best
 from lab.testbed.planner.mode_map import TARGETS, panels, points
 from lab.testbed.planner.planning import (
+    PROFILES,
     Machines,
     beside,
     fleet_of,
@@ -64,9 +67,12 @@ def plan(config: PlanConfig) -> int:
 
 
 def _print(config: PlanConfig, taken: list[str], told: dict[str, Any], words: str) -> None:
-    """The plan; first of all, which profiles were `taken` for names that are not theirs."""
-    lines = "".join(f"{line}\n" for line in taken)
-    print(json.dumps({"taken_as": taken, **told}, indent=2) if config.json else lines + words)
+    """The plan; first of all, which profiles were `taken` for other names, and what they contradict themselves in."""
+    typed = [(kind, getattr(config, field)) for field, kind in PROFILES.items()]
+    doubts = [line for kind, name in typed if name for line in contradictions(catalog.load(kind, name))]
+    lines = "".join(f"{line}\n" for line in (*taken, *doubts))
+    told = {"taken_as": taken, "contradictions": doubts, **told}
+    print(json.dumps(told, indent=2) if config.json else lines + words)
 
 
 def _answer(config: PlanConfig, machines: Machines) -> tuple[dict[str, Any], str]:

@@ -13,13 +13,12 @@ from typing import NamedTuple
 import numpy as np
 
 from opensled.core.errors import OpenSledError
-from opensled.models import remembered
+from opensled.models import remembered, widened
 from opensled.models.gguf_file import read_head
 from opensled.models.llama import LlamaModel, build
 from opensled.models.step_threads import StepThreads
+from opensled.process.host_memory import available_host_bytes
 from opensled.process.logs import announce, tell, tell_long
-from verify_server.engine.host_memory import available_host_bytes
-from verify_server.engine.llamacpp import widened
 from verify_server.engine.llamacpp.llama_batch import LlamaPiece
 from verify_server.engine.llamacpp.llama_cache import LlamaCache
 

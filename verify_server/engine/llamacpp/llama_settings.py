@@ -2,7 +2,7 @@
 
 from opensled.core.errors import UnsupportedModel, UsageError
 from opensled.models.llama import LlamaModel, uses_gpus
-from verify_server.engine.host_memory import free_host_bytes
+from opensled.process.host_memory import free_host_bytes
 
 BLOCK = 16  # tokens per KV block: finer ones would share a little more, at more bookkeeping
 # Without --kv-tokens: as many full contexts as this, within a part of the free memory.

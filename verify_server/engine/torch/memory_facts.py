@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 
 from opensled.models.gguf_file import read_head
+from opensled.process.host_memory import available_host_bytes
 from opensled.process.logs import tell
-from verify_server.engine.host_memory import available_host_bytes
 from verify_server.engine.memory_plan import (
     GRAPHS,
     Demand,

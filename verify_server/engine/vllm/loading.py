@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from opensled.core.errors import OpenSledError, SelfTestFailed, UnsupportedModel, UsageError, first_line
 from opensled.core.messages import ChatMessage
+from opensled.process.host_memory import available_host_bytes
 from opensled.process.logs import tell_long
 from verify_server.engine.base import EngineInfo, known_ends
-from verify_server.engine.host_memory import available_host_bytes
 from verify_server.engine.load_progress import told_tested
 from verify_server.engine.memory_plan import CONTEXTS, MEMORY_SHARE
 from verify_server.engine.vllm import arguments, drafters, versions

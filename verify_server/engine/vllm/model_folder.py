@@ -14,14 +14,14 @@ import transformers
 from transformers import PreTrainedTokenizerFast
 
 from opensled.core.errors import ModelError
+from opensled.models.derived import DerivedModels
 from opensled.models.download import keeping
 from opensled.models.gguf_file import read_head, read_metadata
 from opensled.models.hub_listing import MORE_TEMPLATES
 from opensled.models.store import is_hub_id, model_path
+from opensled.process.host_memory import available_host_bytes
 from opensled.process.logs import announce, tell_long
 from opensled.text.tokenizer import tokenizer_of
-from verify_server.engine.derived import DerivedModels
-from verify_server.engine.host_memory import available_host_bytes
 from verify_server.engine.torch import loading
 from verify_server.engine.torch.loading import Weights
 from verify_server.text import template_files

@@ -13,7 +13,7 @@ from vllm.platforms import current_platform
 from vllm.v1.outputs import ModelRunnerOutput, SamplerOutput
 from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 
-from verify_server.engine.host_memory import available_host_bytes
+from opensled.process.host_memory import available_host_bytes
 from verify_server.engine.memory_plan import MEMORY_SHARE
 from verify_server.engine.torch.torch_scores import TorchScores
 from verify_server.engine.vllm.arguments import KV_CONTEXTS

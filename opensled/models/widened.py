@@ -1,4 +1,6 @@
-"""Quantized GGUF targets of few parameters, widened to 16 bits a weight: once, in this user's cache.
+"""Quantized GGUF files of few parameters, widened to 16 bits a weight: once, in this user's cache.
+
+Targets are, and draft models that may have to answer alone.
 
 llama.cpp multiplies quantized weights with activations that it rounds to 8 bits. A small model often has two tokens
 that are nearly as likely, so this rounding changes its answers: of twenty plain questions SmolLM2-135M answered 8 as in
@@ -13,13 +15,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from opensled.core.errors import OpenSledError
-from opensled.models import llama
+from opensled.core.errors import ModelError, OpenSledError
+from opensled.models import llama, llama_api
+from opensled.models.derived import DerivedModels
 from opensled.models.download import keeping
-from opensled.models.gguf_file import Head, read_head
+from opensled.models.draft_assembly import Part, write_gguf
+from opensled.models.gguf_file import Head, TensorInfo, read_head
+from opensled.models.onnx_assembly import dequantize
+from opensled.process.host_memory import available_host_bytes
 from opensled.process.logs import announce, tell, tell_long
-from verify_server.engine.derived import DerivedModels
-from verify_server.engine.host_memory import available_host_bytes
 
 # Values of --dtype for a GGUF file. Others are for engine torch.
 AUTO, STORED, F16 = "auto", "stored", "float16"
@@ -29,7 +33,7 @@ PLAIN = {0, 1, 30}  # ggml's numbers of F32, F16 and BF16
 FILES = DerivedModels("widened", ".gguf")
 
 
-def file_to_serve(path: Path, dtype: str) -> Path:
+def file_to_run(path: Path, dtype: str) -> Path:
     """`path`, or the file of the same weights in F16, which is made now if it is not there.
 
     `dtype`: "auto" widens quantized files that are small enough, "float16" any, "stored" none. Raises NotFound,
@@ -37,19 +41,24 @@ def file_to_serve(path: Path, dtype: str) -> Path:
     """
     FILES.sweep()
     head = read_head(path)
-    if dtype == STORED or not is_quantized(head) or (dtype == AUTO and not _is_small(head)):
+    size = wide_bytes(head)
+    if dtype == STORED or not is_quantized(head) or (dtype == AUTO and size > MAX_BYTES):
         return path
     try:
+        if dtype == AUTO and size > MEMORY_SHARE * available_host_bytes():
+            raise ModelError(
+                f"in 16 bits a weight it takes {size / 1e6:.0f} MB, and too little memory is free"
+            )
         place = FILES.place(path)
         if not FILES.is_whole(place):
-            _make(path, place, wide_bytes(head))
+            _make(path, place, size)
         else:
-            tell(f"{path.name} is served in 16 bits a weight: {place}")
+            tell(f"{path.name} runs in 16 bits a weight: {place}")
         return place
     except OpenSledError as error:
         if dtype == F16:
             raise
-        announce(f"{path.name} is served as it is stored, and its answers may suffer: {error}")
+        announce(f"{path.name} runs as it is stored, and its answers may suffer: {error}")
         return path
 
 
@@ -65,18 +74,14 @@ def wide_bytes(head: Head) -> int:
     return sum(sizes) + min((info.start for info in head.tensors.values()), default=0)
 
 
-def _is_small(head: Head) -> bool:
-    return wide_bytes(head) <= min(MAX_BYTES, MEMORY_SHARE * available_host_bytes())
-
-
 def _make(path: Path, place: Path, size: int) -> None:
     """Raises UnsupportedModel and ModelError."""
     with tell_long("still widening the weights") as spell, make_f16(path, size) as file:
         FILES.keep(file, path, size)
     announce(
-        f"{path.name} is served in 16 bits a weight: in fewer, rounding changes the answers of a model this small. "
+        f"{path.name} runs in 16 bits a weight: in fewer, rounding changes the answers of a model this small. "
         f"Written once, {place.stat().st_size / 1e6:.0f} MB in {spell.seconds:.0f} s: {place} "
-        "(opensled serve --dtype stored does without)"
+        "(a server does without by --dtype stored)"
     )
 
 
@@ -89,5 +94,21 @@ def make_f16(path: Path, size: int) -> Iterator[Path]:
     with FILES.part(path, size) as part:
         with keeping(part.parent, size):
             part.touch()
-        llama.requantize(path, part, "F16")
+        if llama_api.package() == llama_api.PREBUILT:  # whose library does not export the quantizer
+            _write_f16(path, part)
+        else:
+            llama.requantize(path, part, "F16")
         yield part
+
+
+def _write_f16(path: Path, sink: Path) -> None:
+    """As `llama.requantize` does, for the types that SmolLM2's files have. Raises UnsupportedModel for others."""
+    head = read_head(path)
+
+    def part(name: str, info: TensorInfo) -> Part:
+        kind, dtype = (1, "<f2") if len(info.shape) > 1 else (0, "<f4")
+        return Part(name, info._replace(kind=kind), lambda: dequantize(path, info).astype(dtype).tobytes())
+
+    with path.open("rb") as source, sink.open("wb") as file:
+        keys = {key: (source, span) for key, span in head.spans.items()}
+        write_gguf(file, keys, [part(*each) for each in head.tensors.items()])
