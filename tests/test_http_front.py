@@ -328,12 +328,12 @@ def test_an_address_beyond_this_machine_wants_tls_and_known_clients():
     with pytest.raises(UsageError, match=r"--http 0\.0\.0\.0:8080 is reachable by other machines"):
         clients(ServeConfig(http="0.0.0.0:8080"), "127.0.0.1:7411")
     clients(ServeConfig(http="0.0.0.0:8080", insecure=True), "127.0.0.1:7411")
-    clients(ServeConfig(http="8080"), "127.0.0.1:7411")
+    clients(ServeConfig(http="127.0.0.1:8080"), "127.0.0.1:7411")
 
 
 def test_an_answer_over_http_would_undo_padding():
     with pytest.raises(UsageError, match="--http and --pad-frames"):
-        command.serve(ServeConfig(http="8080", pad_frames=True))
+        command.serve(ServeConfig(http="127.0.0.1:8080", pad_frames=True))
 
 
 def test_a_taken_port_is_named():

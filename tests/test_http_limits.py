@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
+from http_api.bodies import MAX_CHAT_BODY
 from tests.http_serving import HI, asking, fake_engine, http_serving, said
 from tests.system import until
 from verify_server.access.client_limits import ClientLimits, Rate
@@ -173,7 +174,7 @@ def test_large_bodies_may_not_fill_the_memory_together():
 @pytest.mark.parametrize(
     ("content", "status"),
     [
-        (b" " * ((3 << 20) + 1), 413),
+        (b" " * (MAX_CHAT_BODY + 1), 413),
         (DEEP.encode(), 400),
         (b'{"prompt": ' + DEEP.encode() + b"}", 400),
         (b'{"prompt": ' + b"9" * 5000 + b"}", 400),

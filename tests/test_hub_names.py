@@ -202,7 +202,7 @@ def test_names_as_they_are_pasted(row):
 
 def test_every_option_with_a_model_reads_pasted_names():
     for kind in (PullConfig, PathConfig, RunConfig, ServeConfig, EdgeConfig, ChatConfig, SelftestConfig):
-        named = [item for item in options(kind) if item.metadata["read"]]
+        named = [item for item in options(kind) if item.metadata["read"] is model_name]
         assert named and all(item.parse("hf.co/a/b", "x") == "a/b" for item in named)
         assert {"name", "model", "draft_model"} & {item.name for item in options(kind)} <= {
             item.name for item in named

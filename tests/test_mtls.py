@@ -245,10 +245,10 @@ def test_the_devices_flags_are_checked_before_it_connects(files, tmp_path):
             asyncio.run(connect(GenerateConfig(server=f"{HERE}:1", **flags)))
         return str(error.value)
 
-    assert "--tls-cert and --tls-key go together" in refusal(tls_cert=files["cert"])
-    assert "not a PEM certificate and its key" in refusal(tls_cert=files["ca"], tls_key=files["key"])
+    assert "--client-cert and --client-key go together" in refusal(client_cert=files["cert"])
+    assert "not a PEM certificate and its key" in refusal(client_cert=files["ca"], client_key=files["key"])
     (tmp_path / "key.pem").chmod(0o644)
-    assert "readable by others" in refusal(tls_cert=files["cert"], tls_key=files["key"])
+    assert "readable by others" in refusal(client_cert=files["cert"], client_key=files["key"])
     (tmp_path / "token").write_text("secret\n")
     (tmp_path / "token").chmod(0o604)
     assert "readable by others" in refusal(token_file=str(tmp_path / "token"))

@@ -231,7 +231,7 @@ def test_another_template_gets_them_as_text():
     assert system.startswith("Be short.\n\n") and '"Switches a light"' in system and '{"name": ' in system
     assert turns[2]["content"] == f"{ON}\n{THREE}"
     assert turns[3]["content"] == "Result of light: ok\nResult of wait: waited"
-    (without,), _ = template_input(CHAT[1:2], TOOLS, "{{ messages }}")
+    (without, *_), _ = template_input(CHAT[1:2], TOOLS, "{{ messages }}")
     assert [turn["role"] for turn in without] == ["system", "user"]
     assert template_input(CHAT[:1], (), "{{ messages }}")[0] == [[{"role": "system", "content": "Be short."}]]
 
