@@ -327,7 +327,7 @@ def test_the_server_of_another_home_is_a_stranger(tmp_path, name, monkeypatch):
         tls = read_tls(str(theirs.cert), str(theirs.key), "")
         async with serving(tls=tls) as (_, address), linked(address, tls=True, tls_ca=ours.ca) as link:
             with pytest.raises(
-                Unreachable, match="does not know; name the authority's file with --tls-ca .*, or pair"
+                Unreachable, match=r"does not know; name the authority's file with --tls-ca .*, or pair"
             ):
                 await link.describe()
 
