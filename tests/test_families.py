@@ -29,6 +29,7 @@ TO_LIGHT = '<|channel|>commentary to=functions.light <|constrain|>json<|message|
 LIGHT_FIRST = ' to=functions.light<|channel|>commentary json<|message|>{"on": true}<|call|>'
 SOLAR, K3 = "<|begin|>assistant<|think|><|end|><|begin|>assistant", '<|open|>message role="assistant"<|sep|>'
 AFTER_K3 = "<|close|>response<|sep|><|close|>message<|sep|><|end_of_msg|>"
+BEGUN = ("<|begin_of_thought|>", "<|begin_of_solution|>")
 # What the templates have of the marks, and the added tokens. A dot stands for a template without any.
 FAMILIES = {
     "gpt-oss": ("<|channel|>", "<|start|> <|channel|> <|message|> <|constrain|> <|end|> <|return|> <|call|>"),
@@ -52,6 +53,14 @@ FAMILIES = {
     "magistral": 2 * ("[THINK] [/THINK]",),
     "seed": 2 * ("<seed:think> </seed:think>",),
     "qwen": 2 * ("<think> </think>",),
+    "marco": ("think inside <Thought>, answer inside <Output>", ""),
+    "sky": 2 * ("<|begin_of_thought|> <|end_of_thought|> <|begin_of_solution|> <|end_of_solution|>",),
+    "capitals": ("'<THINK>' '</THINK>' '<Final_Answer>' '</Final_Answer>'", ""),
+    "begun": ("[begin_thinking] [end_thinking] [begin_answer] [end_answer]", ""),
+    "upper": ("<|END_OF_THOUGHT|>", ""),
+    "stopped": ("'<|start_of_reasoning|>' '<|stop_of_reasoning|>'", ""),
+    "ended": 2 * ("<|think_start|> <|think_end|>",),
+    "kimi vl": (".", "◁think▷ ◁/think▷"),
     "no template": (".", "<think> </think>"),
     "no marks": (".", ""),
 }
@@ -99,6 +108,18 @@ CASES = [
     ("magistral", "[/INST]", "[THINK]Hm.[/THINK]Yes.", "Hm.", "Yes."),
     ("seed", "assistant\n", "<seed:think>Hm.</seed:think>Yes.", "Hm.", "Yes."),
     ("qwen", "<think>\n", "Hm.\n</think>\n\n<answer>Yes.</answer>", "Hm.", "<answer>Yes.</answer>"),
+    ("marco", "assistant\n", "<Thought>\na\n</Thought>\n<Output>\nb\n</Output>", "a", "b"),
+    ("no marks", "x", f"{BEGUN[0]}a<|end_of_thought|>\n\n{BEGUN[1]}\nb\n<|end_of_solution|>", "a", "b"),
+    ("sky", "x", f"{BEGUN[1]}Yes.<|end_of_solution|>", "", "Yes."),
+    ("capitals", "x", "<THINK>a</THINK><Final_Answer>b</Final_Answer>", "a", "b"),
+    ("begun", "x", "[begin_thinking]a[end_thinking][begin_answer]b[end_answer]", "a", "b"),
+    ("upper", "x", "<|BEGIN_OF_THOUGHT|>a<|END_OF_THOUGHT|>b", "a", "b"),
+    ("stopped", "<|start_of_reasoning|>", "a<|stop_of_reasoning|>b", "a", "b"),
+    ("ended", "x", "<|think_start|>a<|think_end|>b", "a", "b"),
+    ("kimi vl", "x", "◁think▷Hm.◁/think▷Yes.", "Hm.", "Yes."),
+    ("no marks", "x", "<Thinking>\nHm.\n</Thinking>\n\nYes.", "Hm.", "Yes."),
+    ("no marks", "<reasoning>\n", "Hm.\n</reasoning>\nYes.", "Hm.", "Yes."),
+    ("no marks", "x", "<Thoughtless> [words] <|x|>", "", "<Thoughtless> [words] <|x|>"),
     ("no template", "assistant\n", "<think>\nHm.\n</think>\n\nYes.", "Hm.", "Yes."),
     ("no marks", "assistant\n", "<think>\nHm.\n</think>\n\nYes.", "Hm.", "Yes."),
 ]  # fmt: skip

@@ -75,7 +75,7 @@ def test_ids_and_chats_are_those_of_transformers(place, alone):
 def test_text_is_split_as_llama_cpp_splits_it(pre, tmp_path):
     path = random_gguf("llama", tmp_path / "model.gguf", pre=pre)
     model, text = LlamaModel(path), GgufText(path)
-    text.require_same(model.pieces(), model.tokenize)
+    text.require_same(model.pieces(), model.tokenize, model.frame())
     for sample in texts():
         assert text._tokenizer.encode(sample, add_special_tokens=False).ids == model.tokenize(sample)
 
@@ -103,7 +103,7 @@ def test_a_chat_has_the_ids_of_llama_cpp_and_one_bos(kind, writes, tmp_path):
     more, chance = dict.fromkeys(pieces, type), random.Random(2)
     path = sentencepiece_gguf(tmp_path / "model.gguf", not writes, writes + TURN, name, more)
     model, text = LlamaModel(path), GgufText(path)
-    text.require_same(model.pieces(), model.tokenize)
+    text.require_same(model.pieces(), model.tokenize, model.frame())
     said = [ChatMessage("user", "  the \n"), ChatMessage("assistant", "an\n\n"), ChatMessage("user", "\tthe")]
     turns = [{"role": turn.role, "content": turn.content} for turn in said]
     assert list(text.render(said)) == model.tokenize("<s>" + ChatRenderer(TURN, {}).render(turns, None))
@@ -129,10 +129,21 @@ def test_a_tokenizer_json_that_takes_blanks_wins_and_is_told(tmp_path, capfd):
     (tmp_path / "tokenizer.json").write_text(json.dumps(saved))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(stated))
     model, text = LlamaModel(path), GgufText(path)
-    text.require_same(model.pieces(), model.tokenize)
+    text.require_same(model.pieces(), model.tokenize, model.frame())
     assert "otherwise than the tokenizer.json beside it" in capfd.readouterr().err
     assert text.encode(f"<|user|>\n\nan{last}") == text.encode(f"<|user|>an{last}")
     assert text._pieces[text.encode(last)[-1]] == last
+
+
+@pytest.mark.parametrize("frames", [True, False])
+def test_a_tokenizer_json_that_frames_otherwise_is_told(frames, tmp_path, capfd):
+    path = sentencepiece_gguf(tmp_path / "model.gguf", template=TURN)
+    saved = json.loads(GgufText(path).tokenizer_json)
+    saved["post_processor"] = saved["post_processor"] if frames else None
+    (tmp_path / "tokenizer.json").write_text(json.dumps(saved))
+    model = LlamaModel(path)
+    GgufText(path).require_same(model.pieces(), model.tokenize, model.frame())
+    assert ("llama.cpp begins texts of model.gguf" in capfd.readouterr().err) != frames
 
 
 def test_a_tokenizer_of_another_split_is_refused(tmp_path):
@@ -140,7 +151,7 @@ def test_a_tokenizer_of_another_split_is_refused(tmp_path):
     shutil.copy(TINY / "tokenizer.json", tmp_path)
     model = LlamaModel(path)
     with pytest.raises(VocabularyMismatch, match="different tokens"):
-        GgufText(path).require_same(model.pieces(), model.tokenize)
+        GgufText(path).require_same(model.pieces(), model.tokenize, model.frame())
 
 
 def test_a_tokenizer_of_another_model_is_refused(tmp_path):
@@ -148,7 +159,7 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path):
     shutil.copy(TINY / "tokenizer.json", tmp_path)
     model = LlamaModel(path)
     with pytest.raises(VocabularyMismatch, match="beside the GGUF file"):
-        GgufText(path).require_same(model.pieces(), model.tokenize)
+        GgufText(path).require_same(model.pieces(), model.tokenize, model.frame())
 
 
 def test_an_unknown_split_or_tokenizer_is_refused_by_name(tmp_path):

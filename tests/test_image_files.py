@@ -123,6 +123,7 @@ TURNED = {"exif": b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\
 SEVERAL = {"save_all": True, "append_images": [Pillow.new("RGB", (40, 30))]}
 KINDS = [
     *(("JPEG", "CMYK", {"quality": 99}), ("WEBP", "RGBA", {"lossless": True}), ("MPO", "RGB", SEVERAL)),
+    ("WEBP", "RGB", {"lossless": True, "exif": b"rubbish"}),
     *(("PNG", "RGB", {"save_all": True}), *((kind, "RGB", TURNED) for kind in ("JPEG", "PNG", "WEBP"))),
 ]
 
@@ -134,6 +135,26 @@ def test_every_kind_of_file_shows_its_colours_upright(kind, mode, options):
     pixels = pixels_of(file.getvalue())
     assert pixels.shape == ((40, 30, 3) if options is TURNED else (30, 40, 3))
     assert abs(pixels.astype(int) - (200, 60, 30)).max() <= 3
+
+
+BIG, SIX = zlib.compress(b" " * (2 << 20)), chunk(b"eXIf", TURNED["exif"][6:])
+WORDS = {
+    "a large workflow": chunk(b"zTXt", b"workflow\0\0" + BIG),
+    "large XMP": chunk(b"iTXt", b"XML:com.adobe.xmp\0\1\0\0\0" + BIG),
+    "many texts": b"".join([chunk(b"zTXt", b"a\0\0" + zlib.compress(b" " * 1_000_000)) for _ in range(68)]),
+    "a damaged text": chunk(b"tEXt", b"a\0b")[:-4] + b"\0\0\0\0",
+    "a large profile": chunk(b"iCCP", b"a\0\0" + BIG),
+    "broken EXIF": chunk(b"eXIf", b"rubbish"),
+    "damaged EXIF": SIX[:-4] + b"\0\0\0\0",
+    "turned": SIX + chunk(b"zTXt", b"a\0\0" + BIG),
+    "turned by XMP": chunk(b"iTXt", b'XML:com.adobe.xmp\0\0\0\0\0<x tiff:Orientation="6"/>'),
+}
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_words_in_a_file_do_not_hide_its_picture(name):
+    pixels = pixels_of(png(2, 1, bytes(7), more=WORDS[name]))
+    assert pixels.shape == ((2, 1, 3) if name.startswith("turned") else (1, 2, 3))
 
 
 # -- places ---------------------------------------------------------------------------------------------------

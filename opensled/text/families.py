@@ -6,7 +6,9 @@ tokenizer says (opensled/text/thinking.py).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from itertools import product
 from typing import Literal, NamedTuple
 
 from opensled.core.messages import ThoughtTags
@@ -31,18 +33,23 @@ KNOWN = (
     ThoughtTags("[THINK]", "[/THINK]"),  # Magistral, Ministral
     ThoughtTags("<|START_THINKING|>", "<|END_THINKING|>"),  # Command A Reasoning
     ThoughtTags("<|inner_prefix|>", "<|inner_suffix|>"),  # Apertus
+    # OpenThinker, Sky-T1
+    ThoughtTags("<|begin_of_thought|>", "<|end_of_thought|>", "<|begin_of_solution|>", "<|end_of_solution|>"),
     ThoughtTags("Here is my thought process:", "Here is my response:"),  # Granite 3.2
 )
-# Around the answer itself, in templates that have both: Command R7B and A, Hunyuan, Granite 3.3 and ERNIE.
-ANSWERS = (
-    ("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
-    ("<|START_TEXT|>", "<|END_TEXT|>"),
-    ("<answer>", "</answer>"),
-    ("<response>", "</response>"),
-)
 # Tags of others, and of families that come: <thought>, <seed:think>, ◁think▷, <longcat_think>, <think:abc>.
-WORDS = r"((?:\w+[:_])?(?:think(?:ing)?|thoughts?|reason(?:ing)?)(?::\w+)?)"
+WORDS = r"((?:(?!begin|start|end|stop)\w+[:_])?(?:think(?:ing)?|thoughts?|reason(?:ing)?)(?:_process|:\w+)?)"
+# Around the answer itself: <answer> of Hunyuan, <response> of Granite 3.3, <|START_TEXT|> of Command A, <Output>.
+ANSWERS = r"((?:of_)?(?:final_)?(?:answer|response|output|solution|text))"
 BRACKETS = (("<", ">"), ("[", "]"), ("<|", "|>"), ("◁", "▷"))
+PAIRS = "{} /{},begin_{} end_{},start_{} end_{},start_{} stop_{},{}_begin {}_end,{}_start {}_end"
+_NAMES = "think thinking thought thoughts reasoning"
+_WRITTEN = f"{_NAMES} {_NAMES.title()} {_NAMES.upper()}".split()
+# Tags that a model may have learned though its template names none.
+LEARNED = (
+    *(tags for tags in KNOWN if not tags.start[0].isalpha()),
+    *(ThoughtTags(f"{a}{word}{b}", f"{a}/{word}{b}") for a, b in BRACKETS for word in _WRITTEN),
+)
 # Keys by which templates read the thoughts of earlier answers.
 KEYS = ("reasoning_content", "reasoning", "thinking", "thought")
 
@@ -87,3 +94,16 @@ def marks_of(tags: ThoughtTags) -> tuple[str, ...]:
     """All of a family."""
     channels = CHANNELS.get(tags.start)
     return tuple(filter(None, (*tags, *(channels.marks if channels else ()))))
+
+
+def pairs_of(template: str, words: str) -> list[tuple[str, str]]:
+    """Tags of a usual form around one of `words`, of which a template has both, or the end, or last the start alone."""
+    found = []
+    for (opening, closing), pair, by in product(BRACKETS, map(str.split, PAIRS.split(",")), (1, 0)):
+        mark = re.escape(opening) + pair[by].replace("{}", words) + re.escape(closing)
+        for match in re.finditer(mark, template, re.I):
+            other = f"{opening}{pair[1 - by].format(match[1])}{closing}"
+            there = re.search(re.escape(other), template, re.I)
+            tags = (there[0] if there else other.upper() if match[0].isupper() else other, match[0])
+            found.append((not there, not by, match.start(), tags if by else tags[::-1]))
+    return [tags for *_, tags in sorted(found)]

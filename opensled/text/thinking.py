@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Collection, Sequence
 
 from opensled.core.messages import ThoughtTags
-from opensled.text.families import ANSWERS, BRACKETS, CHANNELS, KEYS, KNOWN, SIGNS, WORDS, marks_of
+from opensled.text.families import ANSWERS, CHANNELS, KEYS, KNOWN, LEARNED, SIGNS, WORDS, marks_of, pairs_of
 from opensled.text.thought_reader import Start, ThoughtReader, spelled
 from opensled.text.tokenizer import TargetTokenizer
 
@@ -25,11 +25,12 @@ def thought_tags(template: str) -> ThoughtTags | None:
     template = _written_out(template)
     by_sign = [tags for sign, tags in SIGNS.items() if sign in template]
     by_end = [tags for tags in KNOWN if tags.end in template]
-    by_start = [tags for tags in KNOWN if tags.start in template]
-    found = next(iter((*by_sign, *by_end, *_like(template), *by_start)), None)
+    like = [ThoughtTags(*pair) for pair in pairs_of(template, WORDS)]
+    found = next(iter((*by_sign, *by_end, *like)), None)
     if found is None or found.answer_start or found.answer_end:
         return found
-    around = (pair for pair in ANSWERS if all(tag in template for tag in pair))
+    needed = 2 if found.end in template else 1  # of the tags around the answer
+    around = (pair for pair in pairs_of(template, ANSWERS) if all(tag in template for tag in pair[:needed]))
     return ThoughtTags(found.start, found.end, *next(around, ()))
 
 
@@ -57,27 +58,19 @@ def reader_of(
 ) -> ThoughtReader:
     """The reader of the answer to a chat whose ids are `prompt`.
 
-    `tags`: None = the template has none; then the tokenizer may, or the model has learned the usual ones. `tools`:
-    names of those that it may call.
+    `tags`: None = the template has none; then the tokenizer may, or the model has learned some. `tools`: names of those
+    that it may call.
     """
-    tags = tags or next((known for known in KNOWN if tokenizer.added_pieces.issuperset(known[:2])), KNOWN[0])
-    tail = tail_of(prompt, tokenizer.token_bytes)
-    marks = "\n".join(marks_of(tags))
+    tail, others = tail_of(prompt, tokenizer.token_bytes), () if tags else LEARNED
+    added, ended = tokenizer.added_pieces, tail.rstrip()
+    fitting = (one for one in others if ended.endswith(one.start) or added.issuperset(one[:2]))
+    tags = tags or next(fitting, KNOWN[0])
+    marks = "\n".join([mark for one in (tags, *others) for mark in marks_of(one)])
     special = frozenset(piece for piece in tokenizer.special_pieces if piece and piece in marks)
-    reader = ThoughtReader(tags, start_of(tags, tail), special, tools)
+    reader = ThoughtReader(tags, start_of(tags, tail), special, tools, others)
     if channels := CHANNELS.get(tags.start):
         reader.begin(spelled(tail.rpartition(channels.first)[2], special) if channels.first in tail else "")
     return reader
-
-
-def _like(template: str) -> list[ThoughtTags]:
-    """Those whose end tag has the usual form."""
-    found = [
-        (match.start(), ThoughtTags(f"{opening}{match[1]}{closing}", match[0]))
-        for opening, closing in BRACKETS
-        for match in re.finditer(f"{re.escape(opening)}/{WORDS}{re.escape(closing)}", template)
-    ]
-    return [tags for _, tags in sorted(found)]
 
 
 def _written_out(template: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from opensled.core.messages import ThoughtTags
@@ -41,13 +41,12 @@ class ThoughtReader:
         start: Start,
         special: frozenset[str] = frozenset(),
         tools: Collection[str] = (),
+        others: Sequence[ThoughtTags] = (),
     ) -> None:
-        """`special`: special tokens of which marks are made; where one comes, its text is MARK and its spelling."""
-        self.special, self._tools, self.marks = special, tools, marks_of(tags)
-        self.tags = ThoughtTags(*[spelled(tag, special) for tag in tags])
-        self._strong = tuple(
-            [tag for tag in self.tags if MARK in tag or "|" in tag]
-        )  # no text has them by chance
+        """`special`: tokens of which marks are made, read as MARK and their spelling; `others`: more tags."""
+        self.special, self._tools = special, tools
+        self._choice = [(one, spelled(tag, special)) for one in (tags, *others) for tag in one[::2] if tag]
+        self._take(tags)
         channels = CHANNELS.get(tags.start)
         self._bodies: dict[str, Part] = {
             spelled(mark, special): part for mark, part in (channels.bodies if channels else {}).items()
@@ -75,6 +74,10 @@ class ThoughtReader:
             self._read = ThoughtReader._opening
         elif tags.answer_start:
             self._read = ThoughtReader._gap
+
+    def _take(self, tags: ThoughtTags) -> None:
+        self.marks, self.tags = marks_of(tags), ThoughtTags(*[spelled(tag, self.special) for tag in tags])
+        self._strong = [tag for tag in self.tags if MARK in tag or "|" in tag]  # no text has them by chance
 
     def begin(self, head: str) -> None:
         """With the end of the prompt, where that has the head of a message."""
@@ -116,13 +119,14 @@ class ThoughtReader:
     def _opening(self) -> Said | None:
         """Up to the start tag, or to a word that is none."""
         start = self._held.lstrip()
-        tags = tuple(filter(None, (self.tags.start, self.tags.answer_start)))
-        if any(tag.startswith(start) and tag != start for tag in tags):
+        if any(tag.startswith(start) and tag != start for _, tag in self._choice):
             return None
         self._read = ThoughtReader._answer
+        if found := next((tags for tags, tag in self._choice if start.startswith(tag)), None):
+            self._take(found)
         if start.startswith(self.tags.start):
             self._think(start[len(self.tags.start) :])
-        elif start.startswith(tags):
+        elif found:
             self._held, self._read = start, ThoughtReader._gap
         return Said()
 

@@ -131,7 +131,7 @@ def _load_gguf(path: Path, text: "GgufText", dtype: str, **options: Any) -> "Lla
 
     file = widened.file_to_run(path, dtype)
     engine = llamacpp.load(file, **options)
-    text.require_same(engine.model.pieces(), engine.model.tokenize)
+    text.require_same(engine.model.pieces(), engine.model.tokenize, engine.model.frame())
     if file == path:
         agreement.check(engine.model, path, partial(_opening, text), options["threads"] or usable_cores())
     return engine

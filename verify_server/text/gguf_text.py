@@ -34,14 +34,7 @@ SPECIAL = {
     "sep_token": "tokenizer.ggml.seperator_token_id",
     "pad_token": "tokenizer.ggml.padding_token_id",
 }
-ADDED = (
-    "content",
-    "single_word",
-    "lstrip",
-    "rstrip",
-    "normalized",
-    "special",
-)  # what a file states of a token
+ADDED = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")  # what files state of tokens
 # Texts in which tokenizers differ: contractions, cases, digits, runs of blanks, marks, scripts, emoji, code.
 PROBES = (
     "Hello, world! It's 2,048 o'clock; WE'LL see.",
@@ -51,8 +44,6 @@ PROBES = (
     "नमस्ते दुनिया, привет мир, 你好世界, こんにちは, 안녕하세요, سلام",
     "5 😀👍🏽 €3.50 — “quoted” … ½ x² #1 @you",
 )
-
-
 PROBE_CHAT = (
     ChatMessage("system", " Be brief.\n"),
     ChatMessage("user", "\n  Hello,  world! \n\n"),
@@ -105,23 +96,26 @@ class GgufText:
         """By `encode_batch`: `encode` holds the interpreter's lock, seconds for a long text, and stalls all streams."""
         return tuple(self._tokenizer.encode_batch([text], add_special_tokens=framed)[0].ids)
 
-    def require_same(self, pieces: Sequence[str], tokenize: Callable[[str], list[int]]) -> None:
-        """Refuse a tokenizer that differs from the model's `pieces` (by id) or `tokenize` (without BOS and EOS).
+    def require_same(
+        self, pieces: Sequence[str], tokenize: Callable[[str], list[int]], bos: Sequence[int]
+    ) -> None:
+        """Refuse a tokenizer that differs from the model's `pieces` (by id) or `tokenize` (without its `bos`).
 
         llama.cpp itself only warns of a pre-tokenizer that it does not know.
         """
         self.require_pieces(pieces)
         for text in PROBES:
             self._require_ids(text, tokenize(text))
+        is_same = self.encode(PROBES[0]) == (*bos, *tokenize(PROBES[0]))
         for text in self._chats_to_probe():
             if not self._is_beside:
                 self._require_ids(text, tokenize(text))
-            elif self._ids(text, framed=False) != tuple(tokenize(text)):
-                announce(
-                    f"llama.cpp reads control tokens of {self._path.name}, or blanks around them, otherwise than the "
-                    "tokenizer.json beside it, which is taken; if answers are odd, move that file away"
-                )
-                return
+            is_same = is_same and self._ids(text, framed=False) == tuple(tokenize(text))
+        if self._is_beside and not is_same:
+            announce(
+                f"llama.cpp begins texts of {self._path.name}, or reads its control tokens or blanks around them, "
+                "otherwise than the tokenizer.json beside it, which is taken; if answers are odd, move that file away"
+            )
 
     def _require_ids(self, text: str, ids: list[int]) -> None:
         if self._ids(text, framed=False) != tuple(ids):

@@ -37,23 +37,33 @@ class BpeFamily:
     """How a family of byte-level BPE tokenizers prepares text."""
 
     pattern: str = ""  # "": that of GPT-2
-    single_digits: bool = False
+    before: tuple[str, ...] = ()  # patterns that cut a text first, one after another
     nfc: bool = False
     ignore_merges: bool = False  # a word of the vocabulary is one token, whatever the merges give
     bos: bool = False  # a text begins with BOS, unless the file says otherwise
 
 
-GPT2, DIGITS = BpeFamily(), BpeFamily(single_digits=True)
+GPT2, DIGITS = BpeFamily(), BpeFamily(before=(r"\p{N}",))
 LLAMA3 = BpeFamily(rf"{_CONTRACTION}|{_FIRST}\p{{L}}+|\p{{N}}{{1,3}}|{_END}", ignore_merges=True, bos=True)
 QWEN2 = BpeFamily(rf"{_CONTRACTION}|{_FIRST}\p{{L}}+|\p{{N}}|{_END}", nfc=True)
 QWEN35 = BpeFamily(rf"{_CONTRACTION}|{_FIRST}[\p{{L}}\p{{M}}]+|\p{{N}}|{_MARKS_END}", nfc=True)
 TEKKEN = BpeFamily(rf"{_CASED[0]}|{_CASED[1]}|\p{{N}}|{_CASED_END}", ignore_merges=True, bos=True)
 GPT4O = BpeFamily(rf"{_CASED[0]}{_CONTRACTION}?|{_CASED[1]}{_CONTRACTION}?|\p{{N}}{{1,3}}|{_CASED_END}")
+_ASCII = r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+"
+DEEPSEEK = BpeFamily(
+    rf"{_ASCII}|[^\r\n\p{{L}}\p{{P}}\p{{S}}]?[\p{{L}}\p{{M}}]+| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_SPACES}",
+    (r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"),
+)
+CODER = (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+")
 FAMILIES = {
-    **dict.fromkeys(("gpt-2", "phi-2", "olmo", "jais"), GPT2),
-    **dict.fromkeys(("smollm", "starcoder", "refact", "codeshell"), DIGITS),
-    **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "falcon3"), LLAMA3),
+    **dict.fromkeys(("gpt-2", "phi-2", "olmo", "jais", "exaone4", "mellum", "trillion"), GPT2),
+    **dict.fromkeys(("smollm", "starcoder", "refact", "codeshell", "command-r", "exaone"), DIGITS),
+    **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "lfm2"), LLAMA3),
+    **dict.fromkeys(("glm4", "chatglm-bpe", "dbrx", "smaug-bpe"), BpeFamily(LLAMA3.pattern)),
+    **dict.fromkeys(("deepseek-v3", "hunyuan-dense"), DEEPSEEK),
+    "deepseek-coder": BpeFamily(r"\p{N}", CODER),
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen"), QWEN2),
+    **dict.fromkeys(("hunyuan", "stablelm2"), BpeFamily(QWEN2.pattern)),
     "qwen35": QWEN35,
     "tekken": TEKKEN,
     **dict.fromkeys(("gpt-4o", "llama4"), GPT4O),
@@ -105,10 +115,8 @@ def _byte_level(metadata: Mapping[str, Any], pieces: Sequence[str]) -> tuple[Tok
 
 
 def _steps(family: BpeFamily) -> Iterator[pre_tokenizers.PreTokenizer]:
-    if family.single_digits:
-        yield pre_tokenizers.Digits(individual_digits=True)
-    if family.pattern:
-        yield pre_tokenizers.Split(Regex(family.pattern), behavior="isolated")
+    for pattern in filter(None, (*family.before, family.pattern)):
+        yield pre_tokenizers.Split(Regex(pattern), behavior="isolated")
     yield pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not family.pattern)
 
 

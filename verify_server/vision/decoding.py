@@ -6,6 +6,8 @@ nothing. Decoded pictures are at most MAX_PIXELS large, which bounds time and me
 
 from __future__ import annotations
 
+import zlib
+from contextlib import suppress
 from io import BytesIO
 
 import numpy as np
@@ -16,6 +18,7 @@ from PIL import ImageOps
 from opensled.core.errors import InvalidRequest, first_line
 from opensled.core.images import FORMATS, MAX_PIXELS, MAX_SIDE, require_format
 
+PIXELS = (b"tRNS", b"eXIf", b"acTL")  # chunks of a PNG that count, beside those that no decoder may skip
 WHITE = (255, 255, 255, 255)  # what shows through a transparent picture
 # Rows of a PNG as Pillow names them -> its transparent colour, which keeps the file's scale, in that of the pixels
 CLEAR = {
@@ -36,11 +39,28 @@ def pixels_of(data: bytes) -> NDArray[np.uint8]:
             _require_size(picture)
             rows = picture.tile[0].args if picture.tile else ""
             picture.load()
-            return np.asarray(_opaque(_eight_bits(ImageOps.exif_transpose(picture), rows)), np.uint8)
+            with suppress(Exception):  # broken metadata turns nothing
+                ImageOps.exif_transpose(picture, in_place=True)
+            return np.asarray(_opaque(_eight_bits(picture, rows)), np.uint8)
     except InvalidRequest:
         raise
     except Exception as error:  # decoders raise errors of many kinds for a file that is none
+        if len(bare := _bare(data)) < len(data):
+            return pixels_of(bare)
         raise InvalidRequest(f"an image cannot be decoded: {first_line(error)}", "images") from error
+
+
+def _bare(data: bytes) -> bytes:
+    """A PNG without texts and other words about it, which may be too large or damaged; another file as it is."""
+    file, kept = BytesIO(data), [data[:8]]
+    if FORMATS.get(file.read(8)) != "PNG":
+        return data
+    while head := file.read(8):
+        body = file.read(int.from_bytes(head[:4], "big") + 4)
+        is_whole = zlib.crc32(head[4:] + body[:-4]) == int.from_bytes(body[-4:], "big")
+        if head[4:5].isupper() or (head[4:] in PIXELS and is_whole):
+            kept += [head, body]
+    return b"".join(kept)
 
 
 def _require_size(picture: Pillow.Image) -> None:
