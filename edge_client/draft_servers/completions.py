@@ -14,7 +14,8 @@ from opensled.core.errors import DraftSourceError
 
 # In an entry, or a name, of a model without completions, as LM Studio, LocalAI, Lemonade and others list them
 OTHERS = re.compile(
-    r"embed|rerank|whisper|transcri|speech|\bimage|audio|bert\b|mmproj|minilm|(^|[-_/ ])(bge|tts|stt|clip|gpt-3\.5-turbo)",
+    r"embed|rerank|whisper|transcri|speech|\bimage|audio|bert\b|mmproj|minilm"
+    r"|(?<![a-z0-9])(bge|tts|stt|clip|gpt-3\.5-turbo)",
     re.IGNORECASE,
 )
 ENDS = ("stop", "eos", "eos_token", "stop_sequence")  # reasons to end that are the model's own
@@ -63,21 +64,12 @@ def list_entries(answer: dict[str, Any]) -> list[dict[str, Any]]:
 
 def writes_text(name: str, entry: dict[str, Any]) -> bool:
     """Whether a model writes text, as its entry says; as its name suggests where that says nothing."""
-    details = entry.get("details")
-    told = [*map(entry.get, ("labels", "type", "capabilities", "task")), details]
-    said = " ".join(map(_words, told)).lower()
-    if re.search(
-        r"\b(llm|vlm|chat|complet\w*|text.generation|reasoning|coding|tools?|tool.calling|vision)\b", said
-    ):
-        return True
-    return not (OTHERS.search(said) or OTHERS.search(name))
-
-
-def _words(told: object) -> str:
-    """The texts in what an entry tells; of an object with true and false, the names of what is true."""
-    if isinstance(told, dict):
-        return " ".join(each if isinstance(each, str) else key for key, each in told.items() if each)
-    return " ".join(map(str, told)) if isinstance(told, list) else str(told or "")
+    told = [entry.get(key) for key in ("labels", "type", "capabilities", "task", "details")]
+    said = str(
+        [[each for each in one.items() if each[1]] if isinstance(one, dict) else one for one in told]
+    ).lower()
+    texts = r"\b(llm|vlm|chat|complet\w*|text.generation|reasoning|coding|tools?|tool.calling|vision)\b"
+    return bool(re.search(texts, said)) or not (OTHERS.search(said) or OTHERS.search(name))
 
 
 def list_models(address: DraftAddress) -> dict[str, dict[str, Any]]:
@@ -85,9 +77,8 @@ def list_models(address: DraftAddress) -> dict[str, dict[str, Any]]:
     answer = fetch(address, "/v1/models")
     if not isinstance(answer.get("data", answer.get("models")), list):
         raise DraftSourceError("its /v1/models lists none")
-    named = [
-        (entry.get("id") or entry.get("name") or entry.get("model"), entry) for entry in list_entries(answer)
-    ]
+    names = ("id", "name", "model")
+    named = [(next(filter(None, map(entry.get, names)), None), entry) for entry in list_entries(answer)]
     return {name: entry for name, entry in named if isinstance(name, str)}
 
 

@@ -40,19 +40,21 @@ def find_server(address: DraftAddress, wanted: str) -> Found:
     """
     if facts := _ask(llama_server.read_facts, address):
         if facts.is_router:
-            models = dict.fromkeys(facts.models, {})
-            return _routed(replace(address, model=_choose(address, models, wanted, facts.aliases)))
-        name = _choose(address, dict.fromkeys(facts.models[:1], {}), wanted, facts.models + facts.aliases)
+            models = _texts({name: {} for name in facts.models})
+            return _routed(
+                replace(address, model=_choose(address, models, wanted, facts.models + facts.aliases))
+            )
+        name = _choose(address, facts.models[:1], wanted, facts.models + facts.aliases)
         return Found(LLAMA, PurePath(name).name, address, facts)
-    if (models := _ask(ollama.list_models, address)) is not None:
-        at_home = {name: entry for name, entry in models.items() if not ollama.is_remote(name, entry)}
-        if models and not at_home and not wanted:
+    if (tags := _ask(ollama.list_models, address)) is not None:
+        at_home = {name: entry for name, entry in tags.items() if not ollama.is_remote(name, entry)}
+        if tags and not at_home and not wanted:
             raise UsageError(
-                f"the draft server {address.place} sends the texts of its models to ollama.com ({_shown([*models])}); "
+                f"the draft server {address.place} sends the texts of its models to ollama.com ({_shown([*tags])}); "
                 "pull one there that runs on it, or name one: --draft-model NAME"
             )
-        short = [name.removesuffix(":latest") for name in models]
-        return Found(OLLAMA, _choose(address, at_home, wanted, [*models, *short]), address)
+        short = [name.removesuffix(":latest") for name in tags]
+        return Found(OLLAMA, _choose(address, _texts(at_home), wanted, [*tags, *short]), address)
     try:
         listed = completions.list_models(address)
     except NotReady:
@@ -62,7 +64,7 @@ def find_server(address: DraftAddress, wanted: str) -> Found:
             f"at {address.place} is no draft server: it answers neither /props (llama-server), /api/version (Ollama) "
             f"nor /v1/models (LM Studio and others), below {address.base or '/'}; {error}"
         ) from error
-    name = _choose(address, listed, wanted)
+    name = _choose(address, _texts(listed), wanted, [*listed])
     return Found(COMPLETIONS, name, address, context=completions.context_of(listed[name]))
 
 
@@ -86,14 +88,16 @@ def _routed(address: DraftAddress) -> Found:
         raise NotReady(f"its model {visible_line(address.model)[:MAX_NAME]} is not ready: {error}") from error
 
 
-def _choose(
-    address: DraftAddress, entries: dict[str, dict[str, Any]], wanted: str, known: Sequence[str] = ()
-) -> str:
+def _texts(models: dict[str, dict[str, Any]]) -> list[str]:
+    """Those of a list of models that write text, or all of them."""
+    return [name for name, entry in models.items() if completions.writes_text(name, entry)] or [*models]
+
+
+def _choose(address: DraftAddress, models: Sequence[str], wanted: str, known: Sequence[str]) -> str:
     """The model's name for requests. `known`: further names. One that only embeds has to be named."""
-    models = [name for name, entry in entries.items() if completions.writes_text(name, entry)] or [*entries]
     listed = _shown(models)
     if wanted:
-        meant = [name for name in (*entries, *known) if wanted == name or _plain(wanted) in _forms(name)]
+        meant = [name for name in (*models, *known) if wanted == name or _plain(wanted) in _forms(name)]
         if not meant:
             raise NotFound(
                 f"the draft server {address.place} has no model {wanted!r}; it has {listed}", "model"
@@ -104,7 +108,7 @@ def _choose(
     return models[0]
 
 
-def _shown(models: list[str]) -> str:
+def _shown(models: Sequence[str]) -> str:
     listed = ", ".join([visible_line(name)[:MAX_NAME] for name in models[:SHOWN]]) or "none"
     return listed + (f" and {len(models) - SHOWN} more" if len(models) > SHOWN else "")
 

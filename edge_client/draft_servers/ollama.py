@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from edge_client.draft_servers.address import DraftAddress
-from edge_client.draft_servers.http_stream import STREAM_TOKENS, NotReady, fetch, read_object
+from edge_client.draft_servers.http_stream import STREAM_TOKENS, fetch, read_object
 from edge_client.draft_servers.served_text import TextDialect, pieces_of
 from edge_client.drafters.by_text import Piece
 from opensled.core.errors import DraftSourceError, NotFound
@@ -60,8 +60,6 @@ def _require_generate(address: DraftAddress) -> None:
     except NotFound as error:
         if "model" not in str(error):
             raise
-    except NotReady:
-        raise
     except DraftSourceError:
         pass  # it wants a whole request
 

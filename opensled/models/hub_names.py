@@ -168,7 +168,7 @@ def _plain(quant: str) -> str:
 
 
 def choose_model(models: list[GgufModel], choice: str) -> GgufModel | None:
-    """The model of that quantization or name, without a choice the first one that llama.cpp reads; None if there is none.
+    """The model of that quantization or name, without a choice the first that llama.cpp reads; None if none is.
 
     `Q4` is the first one of 4 bits, and words beside a quantization have to be in the file's name.
     """

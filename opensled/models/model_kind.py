@@ -30,7 +30,7 @@ UNFIT = {
         "a model for embeddings or ranking",
         "one that writes text",
     ),
-    r"flux|sd(xl|\d).*|bark|kokoro|parler.*|wan|hyvid|ltxv|lumina2|qwen_image|z_image|hidream|cosmos|aura|whisper|wavtokenizer.*": (
+    r"flux|sd(xl|\d).*|bark|kokoro|wan|hyvid|ltxv|lumina2|qwen_image|z_image|hidream|cosmos|aura|whisper|wavtoken.*": (
         "a model of pictures or sound",
         "one that writes text",
     ),
