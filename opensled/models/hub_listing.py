@@ -66,7 +66,8 @@ def read_listing(content: bytes, repository: str, *more: bytes) -> Listing:
         commit = _hex(COMMIT, commit)
         if not commit or len(siblings) > MAX_FILES:
             raise ValueError("no commit, or too many files")
-        files = [_file(entry) for entry in siblings if entry and not _is_folder(entry)]
+        folders = ("dir", "directory", "folder", "tree")
+        files = [_file(each) for each in siblings if each and str(each.get("type")).lower() not in folders]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ModelError(f"the hub's answer about {repository} cannot be used: {error}") from error
     safe = {file.name: file for file in files if _is_safe(file.name)}
@@ -83,10 +84,6 @@ def _file(entry: dict[str, Any]) -> HubFile:
     digests = (large.get("sha256"), large.get("oid"), entry.get("sha256"), entry.get("oid"))
     sha256 = next(filter(None, (_hex(SHA256, digest) for digest in digests)), "")
     return HubFile(name, size, sha256, _hex(COMMIT, entry.get("blobId")))
-
-
-def _is_folder(entry: dict[str, Any]) -> bool:
-    return str(entry.get("type")).lower() in ("dir", "directory", "folder", "tree")
 
 
 def _size(stated: object) -> int | None:

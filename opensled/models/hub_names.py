@@ -13,9 +13,7 @@ _WORD = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
 _NAME = re.compile(rf"({_WORD}/{_WORD})(?::([A-Za-z0-9_.,+()/ -]+))?")
 _FILE = re.compile(r"\.(bin|ckpt|gguf|json|onnx|pkl|pt|pth|safetensors|table)$", re.IGNORECASE)
 SPLIT = re.compile(r"-(\d{5})-of-(\d{5})$")
-MISNAMED = re.compile(
-    r"-\d{5}-of-\d{5}[^/]+\.gguf$", re.IGNORECASE
-)  # part of a model; llama.cpp finds no other one
+MISNAMED = re.compile(r"-\d{5}-of-\d{5}[^/]+\.gguf$", re.IGNORECASE)  # of a part that llama.cpp does not find
 _WIDE = r"(?:BF|FP?)(?:16|32|64)"
 QUANT = re.compile(
     rf"(?<![a-z0-9])(?:(UD)[-_.])?(?:I1[-_.])?({_WIDE}|(?:I?Q|TQ|MXFP|NVFP|FP)\d+"
@@ -97,11 +95,8 @@ def gguf_models(names: Iterable[str]) -> list[GgufModel]:
     groups: dict[tuple[str, int], list[str]] = {}
     for name in sorted(names):
         stem, _, suffix = name.rpartition(".")
-        if (
-            suffix.lower() == "gguf"
-            and not MISNAMED.search(name)
-            and not _is_beside(PurePosixPath(stem).name)
-        ):
+        is_gguf = suffix.lower() == "gguf" and not MISNAMED.search(name)
+        if is_gguf and not _is_beside(PurePosixPath(stem).name):
             split = SPLIT.search(stem)
             groups.setdefault((SPLIT.sub("", stem), int(split[2]) if split else 1), []).append(name)
     whole = [
@@ -157,9 +152,7 @@ def _worth(quant: str) -> tuple[int, int]:
 
 def _is_foreign(quant: str) -> bool:
     """Whether llama.cpp does not read it: types of ik_llama.cpp, and former ones of some processors."""
-    return bool(
-        re.search(r"(?<![a-z0-9])(IQ\d+[-_.]?K|Q4[-_.]0[-_.][48]_[48]|\w+_R[48]$)", quant, re.IGNORECASE)
-    )
+    return bool(re.search(r"(?<![a-z0-9])(iq\d+[-_.]?k|q4[-_.]0[-_.][48]_[48]|\w+_r[48]$)", quant.lower()))
 
 
 def _plain(quant: str) -> str:

@@ -135,11 +135,8 @@ def _unfit(path: Path) -> tuple[str, str]:
     keys, tensors = read_opening(path)
     architecture = str(keys.get("general.architecture", ""))
     words = [str(keys.get("general.type", "")), architecture]
-    if (
-        architecture
-        and tensors > 0
-        and not any(key.startswith((f"{architecture}.", "tokenizer.")) for key in keys)
-    ):
+    own = (f"{architecture}.", "tokenizer.")
+    if architecture and tensors > 0 and not any(key.startswith(own) for key in keys):
         words.append("flux")  # as programs for pictures write it; llama.cpp's models tell of their layers
     if not tensors and "split.count" not in keys and not SPLIT.search(path.stem):
         words.append("vocab")
@@ -166,7 +163,7 @@ def _of_config(folder: Path) -> str:
     config = _read(folder / "config.json")
     quantized = config.get("quantization_config") or {}
     method = quantized.get("quant_method") if isinstance(quantized, dict) else None
-    weights = [name for name in names if name.endswith((".safetensors", *PICKLES))]
+    weights = [name for name in names if re.search(r"\.(safetensors|gguf)$|^pytorch_model", name)]
     if "adapter_config.json" in names and all(name.startswith("adapter_") for name in weights):
         base = _read(folder / "adapter_config.json").get("base_model_name_or_path") or "its model"
         return f"{folder} is an adapter (LoRA) of {base}; give that model, or both merged (merge_and_unload)"
