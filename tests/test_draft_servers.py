@@ -283,6 +283,12 @@ def test_a_router_is_asked_again_while_it_loads_and_wants_a_name(hurried):
 
 
 ONE, OWN = [{"id": "draft"}], {"version": "0.6.5"}
+LABELLED = [
+    {"id": "draft", "labels": ["hot", "reasoning"]},
+    *({"id": label, "labels": [label]} for label in ("reranking", "tts", "image", "transcription")),
+    {"id": "nomic", "type": "embeddings"},
+    {"id": "gte", "capabilities": {"completion_chat": False, "embeddings": True}},
+]
 FORMS = {  # paths and answers of servers whose models are listed otherwise
     "several kinds of models": {"/v1/models": {"data": [*ONE, {"id": "bge-m3"}, {"id": "nomic-embed-text"}]}},
     "a bare list": {"/v1/models": ONE},
@@ -294,21 +300,7 @@ FORMS = {  # paths and answers of servers whose models are listed otherwise
         "/api/version": OWN,
         "/api/tags": {"detail": "?"},
     },
-    "labels of each model": {
-        "/v1/models": {
-            "data": [
-                {"id": "draft", "labels": ["hot", "reasoning"]},
-                {"id": "Jina-v2", "labels": ["reranking"]},
-                {"id": "Kokoro", "labels": ["tts", "speech"]},
-                {"id": "SD-Turbo", "labels": ["image"]},
-                {"id": "nomic", "type": "embeddings"},
-                {"id": "gte", "capabilities": {"completion_chat": False, "embeddings": True}},
-            ]
-        }
-    },
-    "a text model named like another": {
-        "/v1/models": {"data": [{"id": "draft", "type": "llm"}, {"id": "x", "task": "text-embedding"}]}
-    },
+    "labels of each model": {"/v1/models": LABELLED},
     "lists as Ollama has them, without its answers": {
         "/api/version": OWN,
         "/api/tags": {"models": [{"name": "draft"}]},

@@ -37,7 +37,7 @@ f.gguf | f.gguf=sd3 | pictures or sound
 f.gguf | f.gguf=bark | pictures or sound
 f.gguf | f.gguf=stranger | pictures or sound
 . | model_index.json={} config.json={} x.safetensors=x | for diffusers
-. | config.json={} adapter_config.json=lora adapter_model.safetensors=x optimizer.pt=x | is an adapter \\(LoRA\\) of org/base
+. | config.json={} adapter_config.json=lora adapter_model.safetensors=x optimizer.pt=x | is an adapter \\(LoRA\\)
 x.gguf.part1of2 | x.gguf.part1of2=x | join all parts
 . | x.gguf.part1of2=x x.gguf.part2of2=x | join all parts
 x.gguf-split-a | x.gguf-split-a=x | join all parts
