@@ -214,12 +214,17 @@ class RouterHandler(CompletionsHandler):
         model = body.get("model") or unquote(query.removeprefix("model="))
         if path == "/v1/models":
             return self.document(
-                {"data": [{"id": name, "owned_by": "llamacpp"} for name in self.stub.models]}
+                {
+                    "data": [
+                        {"id": name, "owned_by": "llamacpp", "aliases": [f"alias of {name}"]}
+                        for name in self.stub.models
+                    ]
+                }
             )
         settings = {"n_ctx": 4096 if model else 0}
         if path == "/props" and not model:
             return self.document({"role": "router", "default_generation_settings": settings})
-        if model not in self.stub.models:
+        if model.removeprefix("alias of ") not in self.stub.models:
             return self.document({"error": {"message": "model name is missing from the request"}}, 400)
         if model in self.stub.loading:
             return self.document({"error": {"message": "Loading model", "code": 503}}, 503)
@@ -233,7 +238,7 @@ class FormsHandler(CompletionsHandler):
     """A server with OpenAI's completions that lists its models, and answers, in the form `form` of its stub."""
 
     def route(self, body: dict[str, Any]) -> None:
-        form, path = self.stub.form, self.path.removeprefix(self.stub.base)
+        form, path = self.stub.form, self.path.removeprefix(self.stub.base).replace("/v3/", "/v1/")
         if path in form:
             return self.document(form[path])
         if path != "/v1/completions":

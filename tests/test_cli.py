@@ -265,6 +265,7 @@ def test_a_group_lists_its_verbs(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (["edge", "--server", "http://hub:7411"], "--server: 'http://hub:7411' is not an address"),
         (["generate", "--max-tokens", "0"], "it must be from 1 to 2147483647"),
+        (["serve", "--model", "tiny", "--port", "0"], "no option --port"),
         (["serve", "tiny", "--model", "smollm2"], "tiny and smollm2; give one of them"),
         (["serve", "--drafter", "lokup"], "choose from auto, none, lookup, cacheback"),
         (["serve", "--policy", "gooput"], "did you mean goodput?"),

@@ -80,6 +80,7 @@ def stub(kind):
         ("http://mac/llama", "mac:80", "/llama"),
         ("http://[::1]:8080", "[::1]:8080", ""),
         ("HTTP://Mac:1/x/v1", "mac:1", "/x"),
+        ("http://mac:8000/v3/chat/completions", "mac:8000", "/v3"),
     ],
 )
 def test_an_address(url, place, base):
@@ -149,6 +150,30 @@ def test_a_model_has_to_be_named_where_there_are_several(kind):
 def test_an_ollama_takes_a_name_without_its_tag():
     with stub_of(OllamaHandler, models=("small:latest", "big:7b")) as stub:
         assert "small by text" in fitted(stub, "small").name
+
+
+AWAY = {"remote_model": "gpt-oss:120b", "remote_host": "https://ollama.com:443"}
+TAGS = [  # of an Ollama: models with what their entries tell besides, the wanted one, what comes of it
+    ({"gpt-oss:120b-cloud": AWAY}, "", "sends the texts of its models to ollama.com .gpt-oss:120b-cloud"),
+    ({"copy": AWAY}, "", "sends the texts"),
+    ({"kimi:cloud": {}}, "", "sends the texts"),
+    ({"gpt-oss:120b-cloud": AWAY}, "gpt-oss:120b-cloud", "=gpt-oss:120b-cloud"),
+    ({"gpt-oss:120b-cloud": AWAY, "small": {}}, "", "=small"),
+    ({"all-minilm": {"details": {"family": "bert"}}, "small": {}}, "", "=small"),
+    ({"arctic": {"capabilities": ["embedding"]}, "small": {"capabilities": ["completion"]}}, "", "=small"),
+]
+
+
+@pytest.mark.parametrize(("entries", "wanted", "said"), TAGS)
+def test_an_ollamas_models_that_write_at_home_are_taken(entries, wanted, said, monkeypatch):
+    plain = OllamaHandler._entry
+    monkeypatch.setattr(OllamaHandler, "_entry", lambda self, name: {**plain(self, name), **entries[name]})
+    with stub_of(OllamaHandler, models=tuple(entries)) as stub:
+        if said.startswith("="):
+            assert find_server(draft_address(stub.url), wanted).model == said[1:]
+            return
+        with pytest.raises(UsageError, match=said):
+            fitted(stub, wanted)
 
 
 def test_models_that_only_embed_are_not_offered():
@@ -229,7 +254,9 @@ def drafted_within(drafter, seconds: float = 20.0) -> list:
 ROUTED = ("org/alpha-GGUF:Q4_K_M", "beta-05b")
 
 
-@pytest.mark.parametrize("name", [*ROUTED, "alpha-gguf:q4_k_m", "hf.co/org/alpha-GGUF:Q4_K_M", "BETA-05B"])
+@pytest.mark.parametrize(
+    "name", [*ROUTED, "alpha-gguf:q4_k_m", "alias of beta-05b", "hf.co/org/alpha-GGUF:Q4_K_M", "BETA-05B"]
+)
 def test_a_router_drafts_by_the_named_model(name):
     with stub_of(RouterHandler, models=ROUTED, writer=narrator(STORY)) as stub:
         drafter = fitted(stub, name).create()
@@ -237,7 +264,7 @@ def test_a_router_drafts_by_the_named_model(name):
         assert pull(drafter)
         drafter.close()
         asked = {body.get("model") for path, body in stub.heard if path == "/completion"}
-        assert asked == {ROUTED["beta" in name.lower()]}
+        assert {each.removeprefix("alias of ") for each in asked} == {ROUTED["beta" in name.lower()]}
 
 
 def test_a_router_is_asked_again_while_it_loads_and_wants_a_name(hurried):
@@ -256,6 +283,12 @@ def test_a_router_is_asked_again_while_it_loads_and_wants_a_name(hurried):
 
 
 ONE, OWN = [{"id": "draft"}], {"version": "0.6.5"}
+LABELLED = [
+    {"id": "draft", "labels": ["hot", "reasoning"]},
+    *({"id": label, "labels": [label]} for label in ("reranking", "tts", "image", "transcription")),
+    {"id": "nomic", "type": "embeddings"},
+    {"id": "gte", "capabilities": {"completion_chat": False, "embeddings": True}},
+]
 FORMS = {  # paths and answers of servers whose models are listed otherwise
     "several kinds of models": {"/v1/models": {"data": [*ONE, {"id": "bge-m3"}, {"id": "nomic-embed-text"}]}},
     "a bare list": {"/v1/models": ONE},
@@ -267,6 +300,12 @@ FORMS = {  # paths and answers of servers whose models are listed otherwise
         "/api/version": OWN,
         "/api/tags": {"detail": "?"},
     },
+    "labels of each model": {"/v1/models": LABELLED},
+    "lists as Ollama has them, without its answers": {
+        "/api/version": OWN,
+        "/api/tags": {"models": [{"name": "draft"}]},
+        "/v1/models": {"data": ONE},
+    },
     "properties as llama-server has them": {
         "/v1/models": {"data": [{"id": "draft", "owned_by": "koboldcpp"}]},
         "/props": {"default_generation_settings": {"n_ctx": 4096}},
@@ -275,7 +314,7 @@ FORMS = {  # paths and answers of servers whose models are listed otherwise
 
 
 @pytest.mark.parametrize(
-    "suffix", ["", "/v1", "/v1/", "/v1/completions", "/v1/chat/completions", "/v1/models"]
+    "suffix", ["", "/v1", "/v3", "/v1/", "/v1/completions", "/v1/chat/completions", "/v1/models"]
 )
 @pytest.mark.parametrize("kind", FORMS)
 def test_servers_that_are_like_another(kind, suffix):

@@ -119,6 +119,10 @@ mxfp4: x-MXFP4_MOE.gguf x-F16.gguf
 : x-Q3_K_M.gguf x-IQ2_M.gguf x-Q2_K.gguf x-BF16.gguf
 : x-Q4_0.gguf x-IQ4_KSS.gguf x-Q4_0_8_8.gguf
 : x.gguf x-f16.gguf
+: x-Q5_K_M.gguf x-IQ4_K.gguf x-IQ5_K.gguf x-IQ4_KS.gguf x-IQ6_K.gguf x-IQ4_KT.gguf x-IQ4_KSS.gguf
+: x-Q8_0.gguf x-00001-of-00002-Q4_K_M.gguf x-00002-of-00002-Q4_K_M.gguf
+: - x-IQ4_K.gguf x-IQ2_KS.gguf x-Q4_0_8_8.gguf x-Q4_K_R4.gguf
+IQ4_K: x-IQ4_K.gguf x-IQ4_KS.gguf
 : x-9b-Q8_0.gguf x-9b-MTP-Q4_K_M.gguf x-9b-abliterated-Q4_K_M.gguf mmproj-x-F16.gguf eagle3-x-Q4_K_M.gguf
 Q4_K_M: x-9b-Q4_K_M.gguf x-9b-MTP-Q4_K_M.gguf x-9b-thinking-Q4_K_M.gguf
 Q4_K_M: - x-9b-Q8_0.gguf x-9b-draft-Q4_K_M.gguf
@@ -175,6 +179,32 @@ llama-cli --hf-repo org/x --hf-file x-q8_0.gguf = org/x:x-q8_0.gguf
 -hf org/x:Q4_K_M = org/x:Q4_K_M
 hf download org/x x-Q4_K_M.gguf --local-dir . = org/x:x-Q4_K_M.gguf
 vllm serve org/x = org/x
+vllm serve "org/x" = org/x
+vllm serve --port 8000 org/x --max-model-len 4096 = org/x
+./llama-server -hf org/x:Q4_K_M = org/x:Q4_K_M
+./build/bin/llama-server -c 4096 -ngl 99 -hf org/x:Q8_0 --jinja = org/x:Q8_0
+CUDA_VISIBLE_DEVICES=0 llama-server -hf org/x = org/x
+$ llama-server -hf=org/x = org/x
+C:\\llama\\llama-server.exe -hf org/x = org/x
+llama-server -hf org/x --mmproj m.gguf -m=y.gguf = org/x
+lemonade pull org/x:Q4_0 = org/x:Q4_0
+python3 -m vllm.entrypoints.openai.api_server --model org/x = org/x
+python -m sglang.launch_server --port 1 --model-path org/x = org/x
+mlx_lm.generate --prompt "hi there" --model org/x = org/x
+docker run --gpus all vllm/vllm-openai:latest --model org/x = org/x
+docker exec -it ollama ollama run llama3.2 "Why?" = llama3.2
+huggingface-cli download org/x --include "*Q4*" --local-dir a/b = org/x:Q4
+model = AutoModelForCausalLM.from_pretrained("org/x", device_map="auto") = org/x
+Llama.from_pretrained(repo_id="org/x", filename="*q8_0.gguf") = org/x:q8_0
+pipeline('text-generation', model='org/x') = org/x
+```ollama run hf.co/org/x:Q8_0``` = org/x:Q8_0
+git lfs install && git clone https://huggingface.co/org/x = org/x
+wget -c https://huggingface.co/org/x/resolve/main/x-Q8_0.gguf = org/x:x-Q8_0.gguf
+[org/x](https://huggingface.co/org/x) = org/x
+lmstudio://open_from_hf?model=org/x = org/x
+lmstudio://open_from_hf?model=org/x&file=x-Q8_0.gguf = org/x:x-Q8_0.gguf
+org/x-GGUF/x-Q8_0.gguf = org/x-GGUF:x-Q8_0.gguf
+my models/x - new.gguf = my models/x - new.gguf
 docker model pull hf.co/org/x = org/x
 file:///tmp/a%20b.gguf = /tmp/a b.gguf
 C:\\models\\x.gguf = C:\\models\\x.gguf

@@ -39,6 +39,12 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
 
 # Listings of mirrors
 
+
+def _oid(entry, form, case=str):
+    sha256 = entry.get("lfs", {}).get("sha256")
+    return sha256 and {"sha256": None, "oid": case(form.format(sha256))}
+
+
 LISTINGS = {  # what becomes of an entry
     "no sizes": lambda entry: {"rfilename": entry["rfilename"]},
     "sizes and digests of null": lambda entry: {**dict.fromkeys(entry), "rfilename": entry["rfilename"]},
@@ -49,6 +55,12 @@ LISTINGS = {  # what becomes of an entry
         "path": entry["rfilename"],
         "size": entry["size"],
         "oid": entry["blobId"],
+    },
+    "oids with their method": lambda entry: {**entry, "lfs": _oid(entry, "sha256:{}")},
+    "digests in capitals": lambda entry: {**entry, "lfs": _oid(entry, "{}", str.upper)},
+    "sizes with a point, names from here": lambda entry: {
+        "path": f"./{entry['rfilename']}",
+        "size": float(entry["size"]),
     },
     "more fields": lambda entry: {**entry, "xetHash": "0", "security": None, "lastCommit": {}},
 }
@@ -61,7 +73,17 @@ def test_a_listing_of_a_mirror(kind, page, tells_length, hub):
     """Also with a folder as an entry, and a connection that breaks."""
     for name, right in ((f"{NAME}:Q8_0", {"small-1b-q8_0.gguf": Q8}), ("org/plain", FOLDER)):
         listing = hub.listing(name.partition(":")[0], "")
-        siblings = [None, {"type": "directory", "path": "onnx"}, *map(LISTINGS[kind], listing["siblings"])]
+        strays = [
+            {"type": "dir", "path": "onnx"},
+            {"rfilename": "a:b.txt"},
+            {"rfilename": "a\\b.safetensors"},
+        ]
+        siblings = [
+            None,
+            {"type": "directory", "path": "onnx"},
+            *strays,
+            *map(LISTINGS[kind], listing["siblings"]),
+        ]
         hub.repositories[name.partition(":")[0]].listing = {**listing, "siblings": siblings}
         hub.page, hub.tells_length, hub.knows_ranges = page, tells_length, page != 1
         hub.break_after = [1000, 2000] if tells_length else []
@@ -78,6 +100,20 @@ def test_a_range_that_begins_elsewhere_is_not_joined(hub, monkeypatch):
     }
     hub.break_after = [1000]
     assert pull(f"{NAME}:Q8_0") == 0 and files() == {"small-1b-q8_0.gguf": Q8}
+
+
+@pytest.mark.parametrize("kind", ["oids with their method", "digests in capitals"])
+def test_a_digest_counts_as_a_mirror_writes_it(kind, hub, capsys):
+    listing = hub.listing(NAME, "")
+    hub.repositories[NAME].served["small-1b-q8_0.gguf"] = Q8[::-1]
+    hub.repositories[NAME].listing = {**listing, "siblings": [*map(LISTINGS[kind], listing["siblings"])]}
+    assert pull(f"{NAME}:Q8_0") == 1 and "arrived damaged" in complaint(capsys)
+
+
+@pytest.mark.parametrize("beside", ["consolidated", "model.fp16", "adapter_model", "flax"])
+def test_a_whole_model_is_fetched_alone(beside, hub):
+    hub.add("org/plain", {**FOLDER, f"{beside}.safetensors": b"others" * 99})
+    assert pull("org/plain") == 0 and set(files("org/plain")) == set(FETCHED)
 
 
 # GGUF files

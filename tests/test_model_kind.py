@@ -33,6 +33,16 @@ v.gguf | v.gguf=llama/-0 | a vocabulary without weights
 e.gguf | e.gguf=nomic-bert | a model for embeddings or ranking
 e.gguf | e.gguf=qwen3/-pooling | a model for embeddings or ranking
 f.gguf | f.gguf=flux | pictures or sound
+f.gguf | f.gguf=sd3 | pictures or sound
+f.gguf | f.gguf=bark | pictures or sound
+f.gguf | f.gguf=stranger | pictures or sound
+. | model_index.json={} config.json={} x.safetensors=x | for diffusers
+. | config.json={} adapter_config.json=lora adapter_model.safetensors=x optimizer.pt=x | is an adapter \\(LoRA\\)
+x.gguf.part1of2 | x.gguf.part1of2=x | join all parts
+. | x.gguf.part1of2=x x.gguf.part2of2=x | join all parts
+x.gguf-split-a | x.gguf-split-a=x | join all parts
+m-00001-of-00002-Q4_K_M.gguf | m-00001-of-00002-Q4_K_M.gguf=llama | rename all parts
+. | m-00001-of-00002-Q4_K_M.gguf=llama m-00002-of-00002-Q4_K_M.gguf=llama | rename all parts
 a.gguf | a.gguf=<html> | is a web page
 . | tokenizer.json={} tokenizer_config.json={} | has no weights, only what belongs to them
 . | adapter_config.json=lora adapter_model.safetensors=x | is an adapter \\(LoRA\\) of org/base
@@ -75,6 +85,8 @@ def put(path: Path, content: str) -> None:
         path.symlink_to(content[1:])
     elif (path.suffix == ".gguf" and content not in ("lfs", "<html>")) or "llama" in content:
         writer = gguf.GGUFWriter(path, architecture)
+        if architecture not in ("flux", "stranger"):
+            writer.add_uint32(f"{architecture}.block_count", 1)
         if kind.startswith("-"):
             writer.add_uint32(f"{architecture}.pooling_type", 3 * (kind == "-pooling"))
         elif kind:

@@ -31,6 +31,13 @@ class DraftAddress:
         """HOST:PORT, for people and for the header."""
         return join_host_port(self.host, self.port)
 
+    def path_of(self, request: str) -> str:
+        """Where a request goes: a version at the end of `base` is that of OpenAI's API there."""
+        base, slash, version = self.base.rpartition("/")
+        if not re.fullmatch(r"v\d+\w*", version):
+            return self.base + request
+        return base + re.sub(r"^/v1(?=/)", slash + version, request)
+
     @property
     def key_in_clear(self) -> bool:
         """Whether others on the way could read the key."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,12 @@ from edge_client.draft_servers.served_text import TextDialect, pieces_of
 from edge_client.drafters.by_text import Piece
 from opensled.core.errors import DraftSourceError
 
+# In an entry, or a name, of a model without completions, as LM Studio, LocalAI, Lemonade and others list them
+OTHERS = re.compile(
+    r"embed|rerank|whisper|transcri|speech|\bimage|audio|bert\b|mmproj|minilm"
+    r"|(?<![a-z0-9])(bge|tts|stt|clip|gpt-3\.5-turbo)",
+    re.IGNORECASE,
+)
 ENDS = ("stop", "eos", "eos_token", "stop_sequence")  # reasons to end that are the model's own
 
 
@@ -55,17 +62,28 @@ def list_entries(answer: dict[str, Any]) -> list[dict[str, Any]]:
     return [each if isinstance(each, dict) else {"id": each} for each in entries]
 
 
-def list_models(address: DraftAddress) -> dict[str, int]:
-    """The models that a server lists, and the tokens of their contexts (0 = not told). Raises DraftSourceError."""
+def writes_text(name: str, entry: dict[str, Any]) -> bool:
+    """Whether a model writes text, as its entry says; as its name suggests where that says nothing."""
+    told = [entry.get(key) for key in ("labels", "type", "capabilities", "task", "details")]
+    said = str(
+        [[each for each in one.items() if each[1]] if isinstance(one, dict) else one for one in told]
+    ).lower()
+    texts = r"\b(llm|vlm|chat|complet\w*|text.generation|reasoning|coding|tools?|tool.calling|vision)\b"
+    return bool(re.search(texts, said)) or not (OTHERS.search(said) or OTHERS.search(name))
+
+
+def list_models(address: DraftAddress) -> dict[str, dict[str, Any]]:
+    """The models that a server lists, each with its entry. Raises DraftSourceError."""
     answer = fetch(address, "/v1/models")
     if not isinstance(answer.get("data", answer.get("models")), list):
         raise DraftSourceError("its /v1/models lists none")
-    found: dict[str, int] = {}
-    for entry in list_entries(answer):
-        name = next(filter(None, map(entry.get, ("id", "name", "model"))), None)
-        context = next(
-            filter(None, map(entry.get, ("max_model_len", "context_length", "max_context_length"))), 0
-        )
-        if isinstance(name, str):
-            found[name] = context if isinstance(context, int) else 0
-    return found
+    names = ("id", "name", "model")
+    named = [(next(filter(None, map(entry.get, names)), None), entry) for entry in list_entries(answer)]
+    return {name: entry for name, entry in named if isinstance(name, str)}
+
+
+def context_of(entry: dict[str, Any]) -> int:
+    """The tokens of a model's context; 0 = not told."""
+    told = map(entry.get, ("max_model_len", "context_length", "max_context_length"))
+    context = next(filter(None, told), 0)
+    return context if isinstance(context, int) else 0

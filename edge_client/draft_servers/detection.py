@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import PurePath
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from edge_client.draft_servers import completions, llama_server, ollama
 from edge_client.draft_servers.address import DraftAddress
@@ -17,8 +17,6 @@ from opensled.core.printable import visible_line
 
 LLAMA, OLLAMA, COMPLETIONS = "llama-server", "Ollama", "completions"
 SHOWN = 12  # models in an error
-# In the names of models without completions, as LM Studio, LocalAI and others list them
-OTHERS = re.compile(r"embed|rerank|whisper|mmproj|(^|[-_/])(bge|tts|clip|gpt-3\.5-turbo)", re.IGNORECASE)
 MAX_NAME = 120  # characters of a model's name that are shown
 
 Answer = TypeVar("Answer")
@@ -42,12 +40,21 @@ def find_server(address: DraftAddress, wanted: str) -> Found:
     """
     if facts := _ask(llama_server.read_facts, address):
         if facts.is_router:
-            return _routed(replace(address, model=_choose(address, facts.models, wanted, facts.models)))
-        name = _choose(address, facts.models[:1], wanted, facts.models)
+            models = _texts({name: {} for name in facts.models})
+            return _routed(
+                replace(address, model=_choose(address, models, wanted, facts.models + facts.aliases))
+            )
+        name = _choose(address, facts.models[:1], wanted, facts.models + facts.aliases)
         return Found(LLAMA, PurePath(name).name, address, facts)
-    if (models := _ask(ollama.list_models, address)) is not None:
-        known = [*models, *(name.removesuffix(":latest") for name in models)]
-        return Found(OLLAMA, _choose(address, models, wanted, known), address)
+    if (tags := _ask(ollama.list_models, address)) is not None:
+        at_home = {name: entry for name, entry in tags.items() if not ollama.is_remote(name, entry)}
+        if tags and not at_home and not wanted:
+            raise UsageError(
+                f"the draft server {address.place} sends the texts of its models to ollama.com ({_shown([*tags])}); "
+                "pull one there that runs on it, or name one: --draft-model NAME"
+            )
+        short = [name.removesuffix(":latest") for name in tags]
+        return Found(OLLAMA, _choose(address, _texts(at_home), wanted, [*tags, *short]), address)
     try:
         listed = completions.list_models(address)
     except NotReady:
@@ -57,8 +64,8 @@ def find_server(address: DraftAddress, wanted: str) -> Found:
             f"at {address.place} is no draft server: it answers neither /props (llama-server), /api/version (Ollama) "
             f"nor /v1/models (LM Studio and others), below {address.base or '/'}; {error}"
         ) from error
-    name = _choose(address, list(listed), wanted, list(listed))
-    return Found(COMPLETIONS, name, address, context=listed[name])
+    name = _choose(address, _texts(listed), wanted, [*listed])
+    return Found(COMPLETIONS, name, address, context=completions.context_of(listed[name]))
 
 
 def _ask(read: Callable[[DraftAddress], Answer], address: DraftAddress) -> Answer | None:
@@ -81,13 +88,16 @@ def _routed(address: DraftAddress) -> Found:
         raise NotReady(f"its model {visible_line(address.model)[:MAX_NAME]} is not ready: {error}") from error
 
 
+def _texts(models: dict[str, dict[str, Any]]) -> list[str]:
+    """Those of a list of models that write text, or all of them."""
+    return [name for name, entry in models.items() if completions.writes_text(name, entry)] or [*models]
+
+
 def _choose(address: DraftAddress, models: Sequence[str], wanted: str, known: Sequence[str]) -> str:
-    """The model's name for requests. `known`: all that it has. One that only embeds has to be named."""
-    models = [name for name in models if not OTHERS.search(name)] or models
-    listed = ", ".join([visible_line(name)[:MAX_NAME] for name in models[:SHOWN]]) or "none"
-    listed += f" and {len(models) - SHOWN} more" if len(models) > SHOWN else ""
+    """The model's name for requests. `known`: further names. One that only embeds has to be named."""
+    listed = _shown(models)
     if wanted:
-        meant = [name for name in known if wanted == name or _plain(wanted) in _forms(name)]
+        meant = [name for name in (*models, *known) if wanted == name or _plain(wanted) in _forms(name)]
         if not meant:
             raise NotFound(
                 f"the draft server {address.place} has no model {wanted!r}; it has {listed}", "model"
@@ -96,6 +106,11 @@ def _choose(address: DraftAddress, models: Sequence[str], wanted: str, known: Se
     if len(models) != 1:
         raise UsageError(f"--draft-model NAME: the draft server {address.place} has {listed}")
     return models[0]
+
+
+def _shown(models: Sequence[str]) -> str:
+    listed = ", ".join([visible_line(name)[:MAX_NAME] for name in models[:SHOWN]]) or "none"
+    return listed + (f" and {len(models) - SHOWN} more" if len(models) > SHOWN else "")
 
 
 def _forms(name: str) -> tuple[str, ...]:

@@ -163,7 +163,8 @@ def _request(http: h11.Connection, address: DraftAddress, path: str, body: dict[
         headers.append(("Authorization", f"Bearer {address.key}"))
     if body is not None:
         headers += [("Content-Type", "application/json"), ("Content-Length", str(len(content)))]
-    head = h11.Request(method="GET" if body is None else "POST", target=address.base + path, headers=headers)
+    method = "GET" if body is None else "POST"
+    head = h11.Request(method=method, target=address.path_of(path), headers=headers)
     events = [head, *([h11.Data(data=content)] if content else []), h11.EndOfMessage()]
     return b"".join([http.send(event) or b"" for event in events])
 

@@ -34,6 +34,7 @@ class LlamaFacts:
     slots: int  # texts that it keeps at the same time
     vocab_size: int  # 0 = not told
     is_router: bool = False  # it has several models, and a request names one
+    aliases: tuple[str, ...] = ()  # further names of its models
 
 
 def read_facts(address: DraftAddress) -> LlamaFacts:
@@ -43,7 +44,10 @@ def read_facts(address: DraftAddress) -> LlamaFacts:
     if not isinstance(settings, dict):
         raise DraftSourceError("its /props are not those of a llama-server")
     listed = list_entries(fetch(address, "/v1/models"))
-    entry = next((each for each in listed if each.get("id") == address.model), listed[0] if listed else {})
+    entry = next(
+        (each for each in listed if address.model in (each.get("id"), *_aliases(each))),
+        listed[0] if listed else {},
+    )
     if entry.get("owned_by", OWNER) != OWNER:
         raise DraftSourceError("its /props are those of a llama-server, which it is not")
     meta = entry.get("meta")
@@ -57,7 +61,13 @@ def read_facts(address: DraftAddress) -> LlamaFacts:
         max(1, _count(props.get("total_slots"), 1)),
         _count(meta.get("n_vocab"), 0) if isinstance(meta, dict) else 0,
         is_router,
+        tuple(alias for each in (listed if is_router else [entry]) for alias in _aliases(each)),
     )
+
+
+def _aliases(entry: dict[str, Any]) -> list[str]:
+    told = entry.get("aliases")
+    return [each for each in told if isinstance(each, str)] if isinstance(told, list) else []
 
 
 def _count(value: object, otherwise: int) -> int:

@@ -9,7 +9,7 @@ from edge_client.draft_servers.address import DraftAddress
 from edge_client.draft_servers.http_stream import STREAM_TOKENS, fetch, read_object
 from edge_client.draft_servers.served_text import TextDialect, pieces_of
 from edge_client.drafters.by_text import Piece
-from opensled.core.errors import DraftSourceError
+from opensled.core.errors import DraftSourceError, NotFound
 
 
 class OllamaText(TextDialect):
@@ -41,12 +41,29 @@ class OllamaText(TextDialect):
         return pieces or (None if is_done else ())
 
 
-def list_models(address: DraftAddress) -> list[str]:
-    """The models that an Ollama has. Raises DraftSourceError or NotFound for a server of another kind."""
+def list_models(address: DraftAddress) -> dict[str, dict[str, Any]]:
+    """The models that an Ollama has, each with its entry. Raises DraftSourceError or NotFound for another server."""
     listed = (
         fetch(address, "/api/tags").get("models") if "version" in fetch(address, "/api/version") else None
     )
     if not isinstance(listed, list):
         raise DraftSourceError("its /api/tags are not those of an Ollama")
-    names = [entry.get("name", entry.get("model")) for entry in listed if isinstance(entry, dict)]
-    return [name for name in names if isinstance(name, str)]
+    _require_generate(address)
+    named = [(entry.get("name", entry.get("model")), entry) for entry in listed if isinstance(entry, dict)]
+    return {name: entry for name, entry in named if isinstance(name, str)}
+
+
+def _require_generate(address: DraftAddress) -> None:
+    """Raises NotFound for a server that only lists as Ollama does, which itself answers that a model is not found."""
+    try:
+        fetch(address, OllamaText.path, {"model": ""})
+    except NotFound as error:
+        if "model" not in str(error):
+            raise
+    except DraftSourceError:
+        pass  # it wants a whole request
+
+
+def is_remote(name: str, entry: dict[str, Any]) -> bool:
+    """Whether an Ollama sends a model's texts to another machine, such as ollama.com."""
+    return bool(entry.get("remote_host") or entry.get("remote_model") or name.endswith((":cloud", "-cloud")))

@@ -184,14 +184,16 @@ class _Parser(argparse.ArgumentParser):
     """Raises UsageError where argparse would print and exit. `rest`: name for all that follows `--`, "" = not taken."""
 
     rest = ""
+    twice = ""  # the error of one value with its flag and another one without it, which may be that of an unknown flag
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse does, which would mix up what follows `--` with arguments before it."""
-        if not self.rest or "--" not in args:
-            return super().parse_known_args(args, namespace)
-        end = args.index("--")
+        end = args.index("--") if self.rest and "--" in args else len(args)
         found, extra = super().parse_known_args(args[:end], namespace)
-        setattr(found, self.rest, tuple(args[end + 1 :]))
+        if self.twice and not extra:
+            raise UsageError(self.twice)
+        if end < len(args):
+            setattr(found, self.rest, tuple(args[end + 1 :]))
         return found, extra
 
     def error(self, message: str) -> NoReturn:
@@ -261,7 +263,7 @@ class _OneMoreLine(argparse.Action):
 
 
 class _Once(argparse.Action):
-    """Of a value that may stand with its flag or without it; raises UsageError for two that differ."""
+    """Of a value that may stand with its flag or without it; tells the parser of two that differ."""
 
     def __call__(
         self,
@@ -271,9 +273,8 @@ class _Once(argparse.Action):
         _: str | None = None,
     ) -> None:
         if getattr(namespace, self.dest, values) != values:
-            raise UsageError(
-                f"{self.metavar}: {getattr(namespace, self.dest)} and {values}; give one of them"
-            )
+            assert isinstance(parser, _Parser)
+            parser.twice = f"{self.metavar}: {getattr(namespace, self.dest)} and {values}; give one of them"
         setattr(namespace, self.dest, values)
 
 

@@ -17,7 +17,7 @@ MAX_FILES = 20_000
 MAX_NAME = 512  # characters
 MAX_BYTES = 1 << 42  # of one file: more than any model has
 MAX_TEXT = 64 << 20  # bytes of a file that is no weights; large tokenizers have 35 MB
-CONFIG, INDEX = "config.json", "model.safetensors.index.json"
+CONFIG, WHOLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 TEXTS = (".json", ".jinja", ".model", ".txt")  # of a folder with safetensors; never pickles
 MORE_TEMPLATES = "additional_chat_templates"  # a folder in it, of templates by name
 
@@ -42,6 +42,7 @@ class Listing(NamedTuple):
 
     commit: str
     files: dict[str, HubFile]
+    unsafe: list[str]  # names that would lie outside of their folder on some system; never fetched
 
 
 class Selection(NamedTuple):
@@ -55,43 +56,46 @@ class Selection(NamedTuple):
 def read_listing(content: bytes, repository: str, *more: bytes) -> Listing:
     """The listing of an answer and its further pages.
 
-    Raises ModelError for an answer that is no listing, or that names what must not be fetched.
+    Raises ModelError for an answer that is no listing, or whose sizes no file has.
     """
     try:
         document = json.loads(content)
         commit, siblings = document["sha"], [*document["siblings"]]
         for page in map(json.loads, more):
             siblings += page["siblings"] if isinstance(page, dict) else page
-        if not _hex(COMMIT, commit) or len(siblings) > MAX_FILES:
+        commit = _hex(COMMIT, commit)
+        if not commit or len(siblings) > MAX_FILES:
             raise ValueError("no commit, or too many files")
-        files = [_file(entry) for entry in siblings if entry and entry.get("type") != "directory"]
+        folders = ("dir", "directory", "folder", "tree")
+        files = [_file(each) for each in siblings if each and str(each.get("type")).lower() not in folders]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ModelError(f"the hub's answer about {repository} cannot be used: {error}") from error
-    return Listing(commit, {file.name: file for file in files})
+    safe = {file.name: file for file in files if _is_safe(file.name)}
+    return Listing(commit, safe, [file.name for file in files if file.name not in safe])
 
 
 def _file(entry: dict[str, Any]) -> HubFile:
-    name = entry["rfilename"] if "rfilename" in entry else entry["path"]
+    name = (entry.get("rfilename") or entry["path"]).removeprefix("./")
     large = entry.get("lfs")
     large = large if isinstance(large, dict) else {}
-    if not _is_safe(name):
-        raise ValueError(f"it names the file {name!r:.80}, which would lie outside of its folder")
     size = _size(large.get("size", entry.get("size")))
     if size is not None and size > MAX_BYTES:
         raise ValueError(f"it says that {name} has {size:.3g} bytes")
-    return HubFile(
-        name, size, _hex(SHA256, large.get("sha256", large.get("oid"))), _hex(COMMIT, entry.get("blobId"))
-    )
+    digests = (large.get("sha256"), large.get("oid"), entry.get("sha256"), entry.get("oid"))
+    sha256 = next(filter(None, (_hex(SHA256, digest) for digest in digests)), "")
+    return HubFile(name, size, sha256, _hex(COMMIT, entry.get("blobId")))
 
 
 def _size(stated: object) -> int | None:
-    """Bytes as a mirror states them: a number, as a text, or not at all."""
-    text = str(stated)
+    """Bytes as a mirror states them: a number, also with a point, as a text, or not at all."""
+    text = str(stated).removesuffix(".0")
     return int(text) if text.isdecimal() and text.isascii() and len(text) < 40 else None
 
 
 def _hex(pattern: re.Pattern[str], digest: object) -> str:
-    return digest if isinstance(digest, str) and pattern.fullmatch(digest) else ""
+    """A digest in small letters, without its method (sha256:...); "" for what is none."""
+    bare = re.sub(r"^sha-?\d+[:=-]", "", str(digest).strip(' "').lower())
+    return bare if pattern.fullmatch(bare) else ""
 
 
 def _is_safe(name: str) -> bool:
@@ -108,13 +112,18 @@ def _is_safe(name: str) -> bool:
 def select(listing: Listing, name: HubName) -> Selection:
     """The GGUF model that `name` chooses, or without a choice the safetensors, if there are any.
 
-    Raises NotFound with what there is, and ModelError for a file that is too large.
+    Raises NotFound with what there is, and ModelError for a file that is too large, or where only unsafe ones are left.
     """
     models = gguf_models(listing.files)
     has_safetensors = CONFIG in listing.files and any(map(_is_weights, listing.files))
     if not name.choice and has_safetensors:
         return Selection(name, _folder(listing), [model.quant for model in models])
     found = choose_model(models, name.choice)
+    if found is None and choose_model(gguf_models(listing.unsafe), name.choice):
+        raise ModelError(
+            f"the hub's answer about {name.repository} cannot be used: it names the file {listing.unsafe[0]!r:.80}, "
+            "which would lie outside of its folder"
+        )
     if found is None:
         raise NotFound(_nothing(name, models, has_safetensors), "model")
     others = [] if name.choice else [model.quant for model in models if model is not found]
@@ -125,7 +134,7 @@ def select(listing: Listing, name: HubName) -> Selection:
 def _nothing(name: HubName, models: list[GgufModel], has_safetensors: bool) -> str:
     if models:
         quants = ", ".join(model.quant for model in models)
-        return f"{name.repository} has no GGUF file {name.choice}; it has {quants}"
+        return f"{name.repository} has no GGUF file {name.choice or 'that llama.cpp reads'}; it has {quants}"
     if has_safetensors:
         return f"{name.repository} has no GGUF files but safetensors; run: opensled pull {name.repository}"
     return (
@@ -144,8 +153,16 @@ def _is_text(name: str) -> bool:
 
 
 def _folder(listing: Listing) -> list[HubFile]:
-    """Weights and what belongs to them; config.json comes last: a folder that has it is complete."""
-    files = [file for name, file in listing.files.items() if _is_weights(name) or _is_text(name)]
+    """Weights and what belongs to them; config.json comes last: a folder that has it is complete.
+
+    Without an index, model.safetensors is the whole model, and weights beside it are copies or adapters.
+    """
+    is_alone = WHOLE in listing.files and INDEX not in listing.files
+    files = [
+        file
+        for name, file in listing.files.items()
+        if _is_text(name) or (name == WHOLE if is_alone else _is_weights(name))
+    ]
     for file in files:
         if _is_text(file.name) and file.bytes and file.bytes > MAX_TEXT:
             raise ModelError(

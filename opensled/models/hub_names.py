@@ -13,6 +13,7 @@ _WORD = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
 _NAME = re.compile(rf"({_WORD}/{_WORD})(?::([A-Za-z0-9_.,+()/ -]+))?")
 _FILE = re.compile(r"\.(bin|ckpt|gguf|json|onnx|pkl|pt|pth|safetensors|table)$", re.IGNORECASE)
 SPLIT = re.compile(r"-(\d{5})-of-(\d{5})$")
+MISNAMED = re.compile(r"-\d{5}-of-\d{5}[^/]+\.gguf$", re.IGNORECASE)  # of a part that llama.cpp does not find
 _WIDE = r"(?:BF|FP?)(?:16|32|64)"
 QUANT = re.compile(
     rf"(?<![a-z0-9])(?:(UD)[-_.])?(?:I1[-_.])?({_WIDE}|(?:I?Q|TQ|MXFP|NVFP|FP)\d+"
@@ -94,7 +95,8 @@ def gguf_models(names: Iterable[str]) -> list[GgufModel]:
     groups: dict[tuple[str, int], list[str]] = {}
     for name in sorted(names):
         stem, _, suffix = name.rpartition(".")
-        if suffix.lower() == "gguf" and not _is_beside(PurePosixPath(stem).name):
+        is_gguf = suffix.lower() == "gguf" and not MISNAMED.search(name)
+        if is_gguf and not _is_beside(PurePosixPath(stem).name):
             split = SPLIT.search(stem)
             groups.setdefault((SPLIT.sub("", stem), int(split[2]) if split else 1), []).append(name)
     whole = [
@@ -143,9 +145,14 @@ def _worth(quant: str) -> tuple[int, int]:
     number = re.findall(r"\d+", found[2])[0] if found else "?"
     kind = _plain(found[2].partition(number)[2]).upper() if found else ""
     number = number if len(number) == 1 else "16"
-    if number not in BITS or kind not in KINDS:
+    if _is_foreign(quant) or number not in BITS or kind not in KINDS:
         return len(BITS), 0
     return BITS.index(number), KINDS.index(kind)
+
+
+def _is_foreign(quant: str) -> bool:
+    """Whether llama.cpp does not read it: types of ik_llama.cpp, and former ones of some processors."""
+    return bool(re.search(r"(?<![a-z0-9])(iq\d+[-_.]?k|q4[-_.]0[-_.][48]_[48]|\w+_r[48]$)", quant.lower()))
 
 
 def _plain(quant: str) -> str:
@@ -154,12 +161,12 @@ def _plain(quant: str) -> str:
 
 
 def choose_model(models: list[GgufModel], choice: str) -> GgufModel | None:
-    """The model of that quantization or name, the first one without a choice; None if there is none.
+    """The model of that quantization or name, without a choice the first that llama.cpp reads; None if none is.
 
     `Q4` is the first one of 4 bits, and words beside a quantization have to be in the file's name.
     """
     if not choice:
-        return models[0] if models else None
+        return next((model for model in models if not _is_foreign(model.quant)), None)
     whole = SPLIT.sub("", re.sub(r"\.gguf$", "", choice.lower()))
     quant = _plain(re.sub(r"^(?:int)?(\d)(?:-?bits?)?$", r"q\1", whole))
     bare, words = _plain(_quant(choice)), GgufModel("", (f"{whole}.gguf",)).words

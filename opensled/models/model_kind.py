@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from opensled.core.errors import NotFound, UnsupportedModel
-from opensled.models.hub_names import SPLIT, gguf_models
+from opensled.models.hub_names import MISNAMED, SPLIT, gguf_models
 
 SERVED = "served are a GGUF file, a folder with one, or a folder with config.json and *.safetensors"
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
@@ -30,10 +30,17 @@ UNFIT = {
         "a model for embeddings or ranking",
         "one that writes text",
     ),
-    r"flux|sdxl?\d*|wan|hyvid|ltxv|lumina2|qwen_image|z_image|hidream|cosmos|aura|whisper|wavtokenizer.*": (
+    r"flux|sd(xl|\d).*|bark|kokoro|wan|hyvid|ltxv|lumina2|qwen_image|z_image|hidream|cosmos|aura|whisper|wavtoken.*": (
         "a model of pictures or sound",
         "one that writes text",
     ),
+}
+# Parts of a GGUF file that nothing joins by itself -> what to do
+PARTS = {
+    re.compile(r"\.gguf[._-]?((part|split)[._-]?\w+|\d+|a[a-z])$", re.IGNORECASE): (
+        "join all parts in their order into one file (cat), and give that"
+    ),
+    MISNAMED: "rename all parts so that they end in -00001-of-00002.gguf and so on, as llama.cpp looks for them",
 }
 # Ends of the names of other files -> what is said of them
 FILES = {
@@ -95,6 +102,8 @@ def why_not_here(path: Path) -> str:
         return f"{path} links to {path.readlink()}, which is gone; fetch the model again"
     if path.stat().st_size < 1024 and path.read_bytes().startswith(POINTER):
         return f"{path} is a pointer of git-lfs, not the file itself; run in {folder}: git lfs install && git lfs pull"
+    if step := next((step for part, step in PARTS.items() if part.search(path.name)), ""):
+        return f"{path} is a part of a model; {step}"
     missing = _missing_part(
         path.name, {item.name for item in folder.iterdir()} if SPLIT.search(path.stem) else ()
     )
@@ -126,6 +135,9 @@ def _unfit(path: Path) -> tuple[str, str]:
     keys, tensors = read_opening(path)
     architecture = str(keys.get("general.architecture", ""))
     words = [str(keys.get("general.type", "")), architecture]
+    own = (f"{architecture}.", "tokenizer.")
+    if architecture and tensors > 0 and not any(key.startswith(own) for key in keys):
+        words.append("flux")  # as programs for pictures write it; llama.cpp's models tell of their layers
     if not tensors and "split.count" not in keys and not SPLIT.search(path.stem):
         words.append("vocab")
     if keys.get(f"{architecture}.pooling_type"):
@@ -151,7 +163,8 @@ def _of_config(folder: Path) -> str:
     config = _read(folder / "config.json")
     quantized = config.get("quantization_config") or {}
     method = quantized.get("quant_method") if isinstance(quantized, dict) else None
-    if "adapter_config.json" in names and "config.json" not in names:
+    weights = [name for name in names if re.search(r"\.(safetensors|gguf)$|^pytorch_model", name)]
+    if "adapter_config.json" in names and all(name.startswith("adapter_") for name in weights):
         base = _read(folder / "adapter_config.json").get("base_model_name_or_path") or "its model"
         return f"{folder} is an adapter (LoRA) of {base}; give that model, or both merged (merge_and_unload)"
     if names & {"modules.json", "1_Pooling", "config_sentence_transformers.json"} or any(
@@ -159,6 +172,8 @@ def _of_config(folder: Path) -> str:
         for kind in config.get("architectures") or ()
     ):
         return f"{folder} is a model for embeddings, ranking or sorting; give one that writes text"
+    if "model_index.json" in names:
+        return f"{folder} is a model of pictures or sound, for diffusers; give one that writes text"
     if isinstance(config.get("quantization"), dict) and not method:
         return f"{folder} is quantized for MLX on a Mac; give its original, or a GGUF file of it"
     if str(method).startswith("exl"):
@@ -183,6 +198,10 @@ def _of_weights(folder: Path, names: set[str]) -> str:
             f"{folder} has no .safetensors weights (pickled weights are never opened); convert it once where you trust "
             "it: AutoModelForCausalLM.from_pretrained(folder).save_pretrained(new_folder)"
         )
+    if why := next(
+        filter(None, (why_not_here(folder / name) for name in sorted(names) if ".gguf" in name)), ""
+    ):
+        return why
     if unfinished := next((item for item in folder.rglob("*") if item.suffix in UNFINISHED), None):
         return f"{unfinished} {FILES[UNFINISHED]}"
     if inside := sorted({file.parent for file in folder.rglob("*.gguf")}):

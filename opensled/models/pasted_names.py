@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -9,11 +10,10 @@ from opensled.core.errors import UsageError
 from opensled.models.hub_names import QUANT, HubName, parse
 
 HOW = "give ORG/REPO or ORG/REPO:QUANT on Hugging Face, or download the file and give its path"
-# Of another program, in front of the name
-_COMMAND = re.compile(
-    r"^(?:(?:\S*ollama|llama-\w+|lms|hf|huggingface-cli|vllm|sglang|opensled|docker|git|model|run|pull|get|serve|clone|chat"
-    r"|download|-hf|-hfr|--hf-repo|-m|--model(?:-path)?)(?:\s+|=))+(?=\S)"
-)
+# Of other programs, in front of a model's name, and in front of its file
+_NAMED_BY = re.compile(r"-hfr?|--hf[-_]repo|-m|--model([-_](path|id|name|name_or_path))?|--repo([-_]id)?")
+_VERBS = ("run", "pull", "get", "serve", "clone", "chat", "download", "load")
+_FILE_BY = ("--hf-file", "-hff", "--include", "--file", "--filename", "--quant")
 _HUB = (
     r"(?:(?:https?:)?//)?(?:www\.)?(?:huggingface\.com?|hf\.co|hf-mirror\.com)/+|(?:hf|huggingface):(?://)?"
 )
@@ -30,16 +30,15 @@ def model_name(text: str) -> str:
 
     Raises UsageError for an address that is not one of a model on a hub.
     """
-    name = text.strip().strip("\"'`“”<>").strip()
+    name = _bare(text)
     if not name or _is_there(name):
         return name
     if name.lower().startswith("file:"):
         return unquote(re.sub(r"^file:(?://(?:localhost)?(?=/))?", "", name, flags=re.IGNORECASE))
+    name = _of_command(name) or name
     if "\\" in name:
         return _from_windows(name)
-    if command := _COMMAND.match(name):
-        name, *more = name[command.end() :].split()
-        name = ":".join([name, *[word for word in more if word.endswith(".gguf")][:1]])
+    name = re.sub(r"^lmstudio://open_from_hf\?model=([^&]+)(?:&file=)?", r"hf.co/\1/", name)
     hub = re.escape((os.environ.get("HF_ENDPOINT") or "https://hf.co").rstrip("/"))
     if found := re.match(rf"{_HUB}|{hub}/+", name, re.IGNORECASE):
         return _of_link(name[found.end() :], name)
@@ -47,8 +46,57 @@ def model_name(text: str) -> str:
         raise UsageError(f"{name} is not on Hugging Face, and models of other places are not fetched; {HOW}")
     if found := re.fullmatch(r"([\w.-]+/[\w.-]+)@([\w.-]+)", name):
         return _with(found[1], "", found[2], name)
+    if found := re.fullmatch(r"([\w.-]+/[\w.-]*gguf[\w.-]*)/([^/]+\.gguf)", name, re.IGNORECASE):
+        return f"{found[1]}:{found[2]}"  # as LM Studio names it
     bare = name.rstrip("/").removesuffix(":latest")
     return bare if "/" not in bare or parse(bare) else name
+
+
+def _bare(text: str) -> str:
+    """A text without quotes around it; of a link in Markdown, its target."""
+    name = re.sub(r"\\\s*\n", " ", text.strip().strip("`"))
+    name = re.sub(r"^\[[^]]*\]\((.*)\)$", r"\1", name)
+    if not re.search(r"[\"'`“”<>]", name[1:-1]):
+        name = name.strip("\"'`“”<>")
+    return name.strip()
+
+
+def _of_command(text: str) -> str:
+    """The name in a command of another program, or in a call of a library, with its file; "" = it is neither."""
+    words = _words(text)
+    behind = [*zip(["", *words], words)]
+    names = [
+        *(word for before, word in behind if _NAMED_BY.fullmatch(before) and not word.startswith("-")),
+        *(word for before, word in behind if before in _VERBS and word not in _VERBS and word[0] != "-"),
+    ]
+    if re.search(r"(^|\s)--?\w|\w\(|://", text):  # and no path with a space in it
+        names += [word for before, word in behind if before[:1] != "-" and _is_on_hub(word)]
+        names += filter(_is_on_hub, words)
+    if len(words) < 2 or not names:
+        return ""
+    files = [
+        _quant_of(word) if "*" in word else word
+        for before, word in behind
+        if word != names[0] and (before in _FILE_BY or (before[:1] != "-" and word.endswith(".gguf")))
+    ]
+    return ":".join([names[0], *(filter(None, files) if _is_on_hub(names[0]) else ())][:2])
+
+
+def _words(text: str) -> list[str]:
+    """The words of a command, without `python -m`; of a call, its texts."""
+    if re.search(r"\w\(\s*[\w\"']", text):
+        return re.findall(r"[\"']([^\"'\s]+)[\"']", f"{text} 'call'")
+    lexer = shlex.shlex(re.sub(r"(?<=python)([\d.]*(?:\.exe)?) -m ", r"\1 ", text), posix=True)
+    lexer.whitespace_split, lexer.escape, lexer.commenters = True, "", ""
+    try:
+        words = [*lexer]
+    except ValueError:  # a quote without its other
+        words = text.split()
+    return [part for word in words for part in (word.split("=", 1) if word[:1] == "-" else [word]) if part]
+
+
+def _is_on_hub(word: str) -> bool:
+    return bool(parse(word) or re.match(_HUB, word, re.IGNORECASE))
 
 
 def _is_there(name: str) -> bool:
