@@ -80,7 +80,7 @@ def _text_of(data: str) -> str | None:
 
 
 def words_of(value: Any) -> str:
-    """The words, numbers and yes or no in a JSON value of unknown form: without ids, types, and what is encrypted or encoded."""
+    """The words and numbers in a JSON value of unknown form: without ids, types, and what is encrypted or encoded."""
     text = " ".join(_words(value)).encode("utf-8", "replace").decode()
     return text if len(text) <= MAX_WORDS else f"{text[:MAX_WORDS]}..."
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import ipaddress
 import os
+import re
 import ssl
 from contextlib import suppress
 from pathlib import Path
@@ -62,7 +63,7 @@ def system_authorities() -> bytes | None:
     paths, found = ssl.get_default_verify_paths(), list[bytes]()
     for place in (paths.cafile or paths.capath, *_places()):
         with suppress(OSError):
-            found += [_pem(Path(place))] if place else []
+            found += [_pem(Path(str(place)))] if place else []
     return b"\n".join(found).strip() or None
 
 
@@ -90,7 +91,7 @@ def _places() -> list[Path]:
     paths = ssl.get_default_verify_paths()
     empty = not paths.cafile and not (paths.capath and any(Path(paths.capath).glob("*")))
     usual = [path for path in map(Path, SYSTEM_BUNDLES) if path.is_file()][:1] if empty else []
-    return [*(place for _, place in _named()), *usual]
+    return list(dict.fromkeys(place.resolve() for place in (*(place for _, place in _named()), *usual)))
 
 
 def _pem(place: Path) -> bytes:
@@ -98,14 +99,13 @@ def _pem(place: Path) -> bytes:
     OSError."""
     if not place.is_dir():
         content = place.read_bytes()
-        pem = content if b"-----BEGIN" in content else ssl.DER_cert_to_PEM_cert(content).encode()
+        if re.search(rb"-----BEGIN (TRUSTED )?CERTIFICATE-----", content):
+            return content
         try:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(
-                cadata=pem.decode("ascii", "ignore")
-            )
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=content)
         except (ssl.SSLError, ValueError) as error:
             raise OSError(errno.EINVAL, "it holds no certificate (PEM or DER)") from error
-        return pem
+        return ssl.DER_cert_to_PEM_cert(content).encode()
     found = list[bytes]()
     for path in sorted(place.iterdir()):
         with suppress(OSError):
