@@ -4,6 +4,7 @@ Every API reads by it, in the spelling of any. What cannot be read is refused in
 else a line of text takes its place, for no user can take it out of a history.
 """
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -148,8 +149,20 @@ def read_content(value: Any, where: str, place: Place = Place()) -> Said:
 
 def read_into(said: Said, value: Any, where: str) -> None:
     """The same, behind what is said already."""
+    if said.place.role == "tool":
+        value = _told(value)
     for kind, fields in parts_of(value, where):
         read_part(said, kind, fields)
+
+
+def _told(value: Any) -> Any:
+    """A tool's result as a text or a list of parts: another one is told as JSON, and one part is a list of it."""
+    if isinstance(value, dict) and "type" in value:
+        return [value]
+    if value is None or value == {} or isinstance(value, str):
+        return value
+    is_parts = isinstance(value, list) and all(each is None or isinstance(each, str | dict) for each in value)
+    return value if is_parts else json.dumps(value, ensure_ascii=False)
 
 
 def parts_of(value: Any, where: str) -> Iterator[tuple[str, Fields]]:

@@ -35,6 +35,7 @@ from opensled.net.address import (
     names_own_machine,
     origins_pattern,
     web_origins,
+    without_final_dot,
 )
 from opensled.net.probes import LIVE, READY
 from opensled.process.watched_file import Watched
@@ -180,7 +181,8 @@ class PageGuard:
     def _is_named(self, host: str) -> bool:
         """Whether pages at this name are allowed."""
         return any(
-            is_allowed_origin(f"{scheme}://{host}", self._access.origins) for scheme in ("http", "https")
+            is_allowed_origin(f"{scheme}://{without_final_dot(host)}", self._access.origins)
+            for scheme in ("http", "https")
         )
 
 

@@ -2,6 +2,8 @@
 
 import base64
 import binascii
+import json
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -18,7 +20,7 @@ MAX_WORD = 300  # longer ones are encrypted or encoded; chosen: a URL is shorter
 # Fields without words for a model.
 WORDLESS = re.compile(
     r"(.*_)?(id|type|blob|status|role|signature|caller|token|format|detail|index|mime_?type|environment)"
-    r"|encrypted_.*|b64_json|cache_control|annotations",
+    r"|encrypted_.*|b64_json|cache_control|annotations|is_error",
     re.IGNORECASE,
 )
 
@@ -77,21 +79,28 @@ def _text_of(data: str) -> str | None:
 
 
 def words_of(value: Any) -> str:
-    """The words in a JSON value of unknown form: without ids, types, and what is encrypted or encoded."""
+    """The words and numbers in a JSON value of unknown form: without ids, types, and what is encrypted or encoded."""
     text = " ".join(_words(value)).encode("utf-8", "replace").decode()
     return text if len(text) <= MAX_WORDS else f"{text[:MAX_WORDS]}..."
 
 
 def _words(value: Any) -> Iterator[str]:
-    waiting = [value]
+    waiting = [("", value)]
     while waiting:
-        value = waiting.pop()
-        if isinstance(value, str):
+        key, value = waiting.pop()
+        if isinstance(value, (bool, int, float)) and math.isfinite(value):
+            yield f"{key} {json.dumps(value)}".strip()
+        elif isinstance(value, str):
             if value.strip() and (len(value) <= MAX_WORD or re.search(r"\s", value.strip())):
                 yield value.strip()
         elif isinstance(value, dict):
             encoded = () if value.get("type") == "text" else ("data", "base64")
-            named = [name for name in value if name not in encoded and not WORDLESS.fullmatch(name)]
-            waiting += [value[name] for name in reversed(named)]
+            named = [name for name in value if name not in encoded and not WORDLESS.fullmatch(_snake(name))]
+            waiting += [(name, value[name]) for name in reversed(named)]
         elif isinstance(value, list):
-            waiting += value[::-1]
+            waiting += [(key, each) for each in reversed(value)]
+
+
+def _snake(name: str) -> str:
+    """The words of a name with _ between them, as toolCallId has no mark there."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)

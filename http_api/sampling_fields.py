@@ -86,6 +86,10 @@ def read_stop(value: object, name: str = "stop") -> tuple[str, ...]:
     stops = value if isinstance(value, list) else [value]
     if len(stops) > MAX_STOPS:
         raise InvalidRequest(f"{name} may hold at most {MAX_STOPS} strings", name)
+    for index, stop in enumerate(stops):
+        if not isinstance(stop, str):
+            item = f"{name}[{index}]" if stops is value else name
+            raise InvalidRequest(f"{item} must be a string", name)
     texts = [require_text(stop, name) for stop in stops]
     return tuple(text for text in texts if text)
 

@@ -95,23 +95,23 @@ class ApiServer:
         self._server = _Uvicorn(config)
         self._server.ending = ending
 
-    async def run(self, listener: socket.socket) -> None:
+    async def run(self, *listeners: socket.socket) -> None:
         asyncio.get_running_loop().set_exception_handler(_explain_exhaustion)
         config = self._server.config
         config.load()
         renewing = asyncio.ensure_future(renew_certificate(config))
         try:
-            await self._server.serve(sockets=[listener])
+            await self._server.serve(sockets=list(listeners))
         finally:
             renewing.cancel()
 
     @contextlib.asynccontextmanager
-    async def serving(self, listener: socket.socket) -> AsyncIterator[asyncio.Future[None]]:
-        """While inside, the app is served on `listener`; leaving ends the answers that still run, and closes it.
+    async def serving(self, *listeners: socket.socket) -> AsyncIterator[asyncio.Future[None]]:
+        """While inside, the app is served on `listeners`; leaving ends the answers that still run, and closes them.
 
         Yields what is done once the server has ended, as after `stop`.
         """
-        running = asyncio.ensure_future(self.run(listener))
+        running = asyncio.ensure_future(self.run(*listeners))
         try:
             yield running
         finally:
@@ -120,7 +120,8 @@ class ApiServer:
             await asyncio.wait({running}, timeout=STOP_SECONDS)
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
-            listener.close()
+            for listener in listeners:
+                listener.close()
 
     def send_away(self) -> None:
         """Close each connection after one more request, or soon if there comes none."""

@@ -101,7 +101,16 @@ def test_the_key_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "host", ["127.0.0.1:8411", "127.0.0.1", "localhost:8411", "LocalHost", "[::1]:8411", "127.5.6.7:1"]
+    "host",
+    [
+        "127.0.0.1:8411",
+        "127.0.0.1",
+        "localhost:8411",
+        "LocalHost",
+        "localhost.:8411",
+        "[::1]:8411",
+        "127.5.6.7:1",
+    ],
 )
 def test_names_of_loopback_are_answered(host):
     assert send(Access(local=True), host=host)[0].status_code == 200

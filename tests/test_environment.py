@@ -1,11 +1,14 @@
 """The environment of a process: proxies, a company's authorities, no home folder, standard streams, networks."""
 
 import asyncio
+import os
 import socket
 import ssl
 import subprocess
 import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -15,13 +18,14 @@ import pytest
 from edge_client.draft_servers.address import draft_address
 from edge_client.draft_servers.http_stream import fetch
 from edge_client.link.link_errors import explain
-from http_api.listening import listen, tell_api
+from http_api.listening import listen, listen_everywhere, tell_api
 from opensled.cli import main as cli
 from opensled.core.errors import OpenSledError, UsageError
-from opensled.core.files import NO_HOME, home, user_path, write_whole
+from opensled.core.files import NO_HOME, home, read_kept, user_path, write_whole
 from opensled.metrics.exposition import MetricsPort
-from opensled.models.hub_client import _Proxies
-from opensled.net.outward import grpc_way
+from opensled.models.hub import read_pin
+from opensled.models.hub_client import HubClient, _Proxies
+from opensled.net.outward import VARIABLES, grpc_way, system_authorities, why_untrusted
 from opensled.net.own_addresses import best_host, machine_addresses, network_addresses
 from tests.certificates import AUTHORITY, HERE, issued, written
 from tests.draft_stubs import OllamaHandler, narrator, stub_of
@@ -30,7 +34,6 @@ from verify_server.access.security import Tls
 
 NOWHERE = "http://127.0.0.1:9"
 PROXIES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY", "grpc_proxy")
-BUNDLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 
 
 @pytest.mark.parametrize("name", PROXIES)
@@ -66,7 +69,7 @@ def test_the_hub_is_asked_through_the_proxy_and_a_mirror_nearby_is_not(monkeypat
     assert _Proxies().before(url) == proxy
 
 
-@pytest.mark.parametrize("name", [*BUNDLES, "SSL_CERT_DIR"])
+@pytest.mark.parametrize("name", VARIABLES)
 def test_the_authorities_that_a_company_names_are_trusted(monkeypatch, tmp_path, name):
     """By gRPC, and by what speaks HTTP."""
     identity = issued(AUTHORITY, HERE)
@@ -112,6 +115,12 @@ def test_without_a_home_commands_go_on_and_what_needs_one_names_it(monkeypatch, 
         write_whole(home() / ".config/opensled/x", b"")
 
 
+@pytest.mark.parametrize("place", ["/dev/null/x", __file__ + "/x", "/nonexistent/x"])
+def test_a_record_below_no_folder_is_not_there(monkeypatch, place):
+    monkeypatch.setenv("OPENSLED_CACHE_DIR", place)
+    assert read_kept(Path(place)) is None and read_pin("a/b") is None
+
+
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-", ">/dev/full", "| head -1"])
 def test_closed_and_full_streams_are_no_traceback(closed):
     line = f'"{sys.executable}" -m opensled serve --help-all {closed}'
@@ -120,12 +129,86 @@ def test_closed_and_full_streams_are_no_traceback(closed):
     assert "No space left" in done.stderr or closed != ">/dev/full"
 
 
+@pytest.mark.parametrize(
+    "command", [["-m", "opensled"], ["-c", "from opensled.cli.main import main; exit(main())"]]
+)
+@pytest.mark.parametrize(
+    ("words", "said"), [(["run", "tïny"], "'tïny'"), (["models", "path", "grün/x"], "grün/x is")]
+)
+def test_arguments_variables_and_names_of_files_are_utf8_in_every_locale(command, words, said):
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "OPENSLED_ENGINE": "ü"}
+    line, told = [sys.executable, *command], {**os.environ, **locale}
+    done = subprocess.run([*line, *words], env=told, capture_output=True, encoding="utf-8", timeout=60)
+    assert (
+        said in done.stderr
+        and "ü" in subprocess.run([*line, "serve"], env=told, capture_output=True).stderr.decode()
+    )
+
+
+@pytest.mark.parametrize("name", VARIABLES)
+@pytest.mark.parametrize("kind", ["gone", "text", "folder", "DER"])
+def test_a_variable_for_authorities_that_cannot_be_used_is_named(monkeypatch, tmp_path, name, kind):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "text").write_text("none")
+    (tmp_path / "DER").write_bytes(ssl.PEM_cert_to_DER_cert(written(tmp_path).read_text()))
+    for each in VARIABLES:
+        monkeypatch.delenv(each, raising=False)
+    monkeypatch.setenv(name, str(tmp_path / kind))
+    error = ssl.SSLCertVerificationError(1, "x")
+    error.verify_code, error.verify_message = 20, "unable to get local issuer certificate"
+    grpcs = explain(grpc.StatusCode.UNAVAILABLE, "CERTIFICATE_VERIFY_FAILED", "far.example:1", True)
+    for told in (why_untrusted(error, "next"), str(grpcs)):
+        assert (f"{name} names {tmp_path / kind}, which cannot" in told) == (kind != "DER")
+    assert (written(tmp_path).read_bytes().strip() in (system_authorities() or b"")) == (kind == "DER")
+
+
+@pytest.mark.parametrize("hub", ["https://hub.example", "http://hub.example"])
+@pytest.mark.parametrize(
+    ("code", "said"), [(407, "http://NAME:PASSWORD@"), *((code, "ask who") for code in (403, 502, 503))]
+)
+def test_a_proxy_that_refuses_is_named_without_the_password(monkeypatch, hub, code, said):
+    answers = type(
+        "Proxy",
+        (BaseHTTPRequestHandler,),
+        {"do_GET": lambda self: self.send_error(code), "log_message": Mock()},
+    )
+    answers.do_CONNECT = answers.do_GET
+    with ThreadingHTTPServer(("127.0.0.1", 0), answers) as proxy:
+        Thread(target=proxy.serve_forever, daemon=True).start()
+        place = f"127.0.0.1:{proxy.server_port}"
+        for name in (*PROXIES, "no_proxy", "NO_PROXY", "HF_HUB_OFFLINE"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("HF_ENDPOINT", hub)
+        monkeypatch.setenv(f"{hub.partition(':')[0]}_proxy", f"http://ann:secret@{place}")
+        with pytest.raises(OpenSledError, match=f"the proxy {place}.*{said}") as told:
+            HubClient().listing("a/b", "")
+        proxy.shutdown()
+    assert "secret" not in str(told.value) and "internet" not in str(told.value)
+
+
 ROUTER = "192.168.1.20"
 BEHIND = (
     "docker0", "br-3f2a90c1d7e4", "virbr0", "veth12ab", "tailscale0", "wg0", "tun0", "utun4", "zt5u4y", "vmnet8",
+    "cscotun0", "gpd0", "tap0", "vpn0", "fctvpn1", "tunsnx", "outline-tap0", "ipsec0", "feth12", "TAP-Windows V9",
+    "Cisco AnyConnect Virtual Miniport Adapter for Windows x64", "PANGP Virtual Ethernet Adapter Secure",
+    "Fortinet SSL VPN Virtual Ethernet Adapter", "Juniper Networks Virtual Adapter", "LogMeIn Hamachi Virtual Adapter",
+    "Check Point Virtual Network Adapter For Endpoint VPN Client", "Mullvad Tunnel", "ham0", "Radmin VPN",
     "cni0", "vboxnet0", "lxcbr0", "podman1", "hassio", "vEthernet (WSL)", "bridge100", "incusbr0",
 )  # fmt: skip
-NETWORKS = ("enx00e04c680001", "wlp3s0", "br-lan", "br0", "en0", "vmbr0", "bond0", "Ethernet 2")
+NETWORKS = (
+    "enx00e04c680001",
+    "wlp3s0",
+    "br-lan",
+    "br0",
+    "en0",
+    "vmbr0",
+    "bond0",
+    "Ethernet 2",
+    "WLAN",
+    "Microsoft Hyper-V Network Adapter",
+    "Red Hat VirtIO Ethernet Adapter",
+    "vmxnet3 Ethernet Adapter",
+)
 
 
 def adapter(name, *ips):
@@ -139,6 +222,9 @@ def test_the_address_of_the_network_comes_before_those_of_bridges_and_tunnels(mo
     others = (adapter("lo", "127.0.0.1"), adapter(name, "172.17.0.1"), adapter("x0", "100.64.0.9"))
     for adapters in ((*others, lan), (lan, *others)):
         monkeypatch.setitem(sys.modules, "ifaddr", SimpleNamespace(get_adapters=Mock(return_value=adapters)))
+        monkeypatch.setattr(
+            "opensled.net.own_addresses._routed", lambda: "172.17.0.1"
+        )  # all goes through a tunnel
         assert best_host("0.0.0.0:1") == best_host("[::]:1") == ROUTER
         assert network_addresses() == [ROUTER, "2001:db8::7"] and machine_addresses()[-1] == "127.0.0.1"
     told = []
@@ -147,11 +233,35 @@ def test_the_address_of_the_network_comes_before_those_of_bridges_and_tunnels(mo
     assert told[1] == f"page for a browser: http://{ROUTER}:8411/"
 
 
+@pytest.mark.parametrize(
+    ("adapters", "first"),
+    [
+        ([("wg0", "10.9.0.2"), ("eth0", "169.254.17.3")], ["169.254.17.3"]), ([("wg0", "10.9.0.2")], ["10.9.0.2"]),
+        ([("eth0", "169.254.17.3"), ("wlan0", ROUTER)], [ROUTER]), ([("x0", "100.64.0.9")], ["100.64.0.9"]),
+        ([("eth0", "10.0.0.7"), ("wlan0", ROUTER)], ["10.0.0.7", ROUTER]), ([], ["127.0.0.1"]),
+        ([("corp", "10.9.0.2"), ("nic", ROUTER)], [ROUTER]), ([("corp", "10.9.0.2"), ("br7", ROUTER)], [ROUTER]),
+    ],
+)  # fmt: skip
+def test_addresses_rank_by_what_is_behind_their_adapters(monkeypatch, tmp_path, adapters, first):
+    for folder in ("nic/device", "br7/lower_nic/device", "corp"):
+        (tmp_path / folder).mkdir(parents=True)
+    monkeypatch.setattr("opensled.net.own_addresses.NETS", tmp_path)
+    found = [adapter("lo", "127.0.0.1"), *(adapter(name, ip) for name, ip in adapters)]
+    monkeypatch.setitem(sys.modules, "ifaddr", SimpleNamespace(get_adapters=Mock(return_value=found)))
+    assert network_addresses() == first
+
+
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
-def test_what_listens_at_every_address_takes_both_kinds():
+def test_what_listens_at_every_address_takes_both_kinds(monkeypatch):
     metrics = MetricsPort("[::]:0", [])
     with listen("[::]:0") as listener:
         for port in (listener.getsockname()[1], metrics.address.rpartition(":")[2]):
             for host in ("127.0.0.1", "::1"):
                 socket.create_connection((host, port), timeout=10).close()
     metrics.close()
+    both = [(family, 1, 6, "", ("", 0)) for family in (socket.AF_INET6, socket.AF_INET)]
+    monkeypatch.setattr(socket, "getaddrinfo", Mock(side_effect=lambda *_, **__: both))
+    listeners = listen_everywhere("localhost:0")
+    assert listeners[0].getsockname()[0] == "127.0.0.1"
+    for each in listeners:
+        each.close()

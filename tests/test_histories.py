@@ -64,6 +64,9 @@ ANSWERED: list[tuple[str, dict[str, Any], str]] = [
     (COUNT, {"type": "web_search_tool_result", "content": [FOUND]}, "[web_search_tool_result: https://g Beds]"),
     (MESSAGES, {"type": "mcp_tool_result", "content": [text("3 beds")]}, "[mcp_tool_result: 3 beds]"),
     (MESSAGES, {"type": "code_execution_tool_result", "content": {"stdout": "1"}}, "[code_execution_tool_result: 1]"),
+    (MESSAGES, {"type": "mcp_tool_result", "is_error": False, "structuredContent": {"temp": 21.5, "open": False}},
+     "[mcp_tool_result: temp 21.5 open false]"),
+    (CHAT, {"type": "result", "toolCallId": "c", "n": [1, 2]}, "[result: n 1 n 2]"),
     (MESSAGES, {"type": "compaction", "content": "Of beds."}, "[compaction: Of beds.]"),
     (MESSAGES, {"type": "fallback", "from": {"model": "a"}}, ""),
     (MESSAGES, {"type": "of 2031!", "x": {"y": ["z"]}}, "[of?2031?: z]"),
@@ -115,6 +118,18 @@ def test_items_of_other_services_are_told(items, read):
     backend, answer = asked(RESPONSES, [HI, *items, HI])
     assert answer.status_code == 200, answer.text
     assert [turn.content for turn in backend.tasks[0].prompt[1:-1]] == read
+
+
+RESULTS = [({"temp": 21.5}, '{"temp": 21.5}'), (3, "3"), ([1, "ü"], '[1, "ü"]')]
+
+
+@pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES, OLLAMA])
+@pytest.mark.parametrize(("told", "read"), RESULTS)
+def test_a_result_of_a_tool_that_is_no_text_is_told_as_json(path, told, read):
+    output = {"type": "function_call_output", "call_id": "c", "output": told}
+    turns = {RESPONSES: [HI, ITEM, output], MESSAGES: called(told)}
+    backend, answer = asked(path, turns.get(path, [HI, MADE, {"role": "tool", "content": told}]))
+    assert answer.status_code == 200 and backend.tasks[0].prompt[2].content == read, answer.text
 
 
 # Whose picture a model that sees is shown, and in which turn; the last turn has no words of the user.

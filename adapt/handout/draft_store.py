@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from adapt.shelf.draft_manifest import DraftManifest, HandedFile, read_manifest
 from opensled.core.errors import DraftRefused, NotFound, OpenSledError, UsageError
-from opensled.core.files import lock_alone, write_whole
+from opensled.core.files import lock_alone, read_kept, write_whole
 from opensled.wire.draft_codec import SIGNATURE_BYTES
 
 KEPT = 8  # newest manifests of a tenant, with their files; chosen
@@ -97,10 +97,7 @@ class DraftStore:
 
     def next_serial(self, tenant: str) -> int:
         """Above all that were ever published for it, deleted ones included."""
-        try:
-            return int((self._of(tenant) / "last").read_text()) + 1
-        except FileNotFoundError:
-            return 1
+        return int(read_kept(self._of(tenant) / "last") or 0) + 1
 
     def keep_file(self, path: Path, name: str) -> HandedFile:
         """Copy a file into the store."""
@@ -158,10 +155,9 @@ class DraftStore:
 
 def _read(path: Path) -> Published:
     """Raises NotFound if it has just gone, OpenSledError if it is damaged."""
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError as error:
-        raise NotFound(f"{path} has just been removed; try again", "draft") from error
+    content = read_kept(path)
+    if content is None:
+        raise NotFound(f"{path} has just been removed; try again", "draft")
     signature, manifest = content[:SIGNATURE_BYTES], content[SIGNATURE_BYTES:]
     try:
         return Published(read_manifest(manifest), manifest, signature)

@@ -12,7 +12,7 @@ from adapt.handout.draft_store import DraftStore
 from adapt.shelf.draft_manifest import DraftManifest, HandedFigure, HandedFile, require_name
 from adapt.shelf.signature import SigningKey
 from opensled.core.errors import DraftRefused, NotFound, UsageError
-from opensled.core.files import user_path
+from opensled.core.files import read_kept, user_path
 from opensled.core.vocabulary import fingerprint
 from opensled.models.gguf_file import read_metadata
 
@@ -78,9 +78,7 @@ def _files(folder: Path) -> list[Path]:
 def _report(folder: Path) -> dict[str, Any]:
     path = folder / REPORT
     try:
-        found = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return {}
+        found = json.loads(read_kept(path) or b"{}")
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
     return found if isinstance(found, dict) else {}

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from adapt.shelf.draft_manifest import DraftManifest, HandedFile, read_manifest
 from adapt.shelf.signature import Signed, Signer
 from opensled.core.errors import DraftRefused, NotFound, OpenSledError
-from opensled.core.files import write_whole
+from opensled.core.files import read_kept, write_whole
 
 MANIFEST, SIGNATURE = "manifest.json", "manifest.sig"
 CHUNK = 1 << 20  # bytes read at once
@@ -48,8 +48,8 @@ class DraftShelf:
     def newest(self) -> int:
         """Highest serial that was ever taken; 0 = none."""
         try:
-            return int((self.folder / "newest").read_text("ascii"))
-        except (FileNotFoundError, ValueError):
+            return int(read_kept(self.folder / "newest") or 0)
+        except ValueError:
             return 0
 
     def is_new(self, draft: DraftManifest, signed: Signed) -> bool:

@@ -146,7 +146,7 @@ def edge(config: EdgeConfig) -> int:
 async def _edge(config: EdgeConfig) -> int:
     from edge_client.device.page_view import DeviceView
     from http_api.app import build_app
-    from http_api.listening import listen, tell_api
+    from http_api.listening import listen_everywhere, tell_api
     from http_api.loading import LoadingGate
     from http_api.server import ApiServer
     from http_api.waiting_room import WAIT_SECONDS
@@ -155,10 +155,10 @@ async def _edge(config: EdgeConfig) -> int:
     guard, probes = _scraping(config, access), Probes(asyncio.get_running_loop())
     gate, ending, told = LoadingGate(CONNECTING), asyncio.Event(), list[Metric]()
     server = ApiServer(gate, ending, config.http_tls_cert, config.http_tls_key)
-    listener = listen(config.http)
-    address = join_host_port(*listener.getsockname()[:2])
+    listeners = listen_everywhere(config.http)
+    address = join_host_port(*listeners[0].getsockname()[:2])
     with metrics_port(config.metrics, told, probes, guard):
-        async with server.serving(listener) as running, _connect_device(config) as device:
+        async with server.serving(*listeners) as running, _connect_device(config) as device:
             told += metrics(device)
             probes.unready = lambda: device.unready
             view = DeviceView(device, config)

@@ -13,7 +13,7 @@ from opensled.core.errors import (
     Unreachable,
 )
 from opensled.net.address import host_port, is_local
-from opensled.net.outward import grpc_proxy
+from opensled.net.outward import grpc_proxy, unusable_authorities
 
 # The error of grpc.aio for a write after the other end has finished; messages not yet read are lost too.
 _LATE_WRITE = "Internal error from Core"
@@ -80,7 +80,8 @@ def explain(code: grpc.StatusCode, detail: str, server: str, tls: bool) -> OpenS
 def _cause_and_remedy(detail: str, server: str, tls: bool) -> str:
     for part, cause, remedy in _CAUSES:
         if part in detail:
-            return f": {cause}; {remedy}"
+            broken = unusable_authorities() if (cause, remedy) == _STRANGER else ""
+            return f": {cause}; {broken}{remedy}"
     if "Connection refused" in detail:
         return f": {NOTHING_LISTENS}; {_start(server)}"
     if "Socket closed" in detail or "Connection reset" in detail:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from opensled.core.errors import UsageError
-from opensled.core.files import write_whole
+from opensled.core.files import read_kept, write_whole
 
 _SEAL = "# Written by `opensled service install`, which also changes and removes it. sha256="
 
@@ -28,9 +28,9 @@ def read_ours(path: Path) -> str | None:
             f"{path} is a link that `opensled service install` did not make (systemctl mask?); {_REMEDY}"
         )
     try:
-        whole = path.read_text("utf-8")
-    except FileNotFoundError:
-        return None
+        if (kept := read_kept(path)) is None:
+            return None
+        whole = kept.decode()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
     seal, _, text = whole.partition("\n")

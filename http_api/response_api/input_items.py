@@ -117,14 +117,12 @@ def _custom_call(fields: Fields, facts: ImageFacts | None) -> ChatMessage:
 
 
 def _output(fields: Fields, facts: ImageFacts | None) -> ChatMessage:
-    """A string, or a list of parts, or one of them; none is an empty one.
+    """A string, a list of parts, one of them, or another value; none is an empty one.
 
     Some clients tell by one without an id what no call asked for.
     """
-    value = fields.take("output")
-    parts = [value] if isinstance(value, dict) else value
     call_id, name = fields.text("call_id", ""), fields.text("name", "")
-    said = read_content(parts, fields.path("output"), Place(facts, "tool"))
+    said = read_content(fields.take("output"), fields.path("output"), Place(facts, "tool"))
     return said.turn("tool", tool_call_id=call_id, name=name)
 
 

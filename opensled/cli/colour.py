@@ -43,6 +43,17 @@ def palette(choice: str, stream: TextIO) -> Palette:
     return Palette(stream.isatty() and not plain)
 
 
+def require_utf8() -> None:
+    """Begin this process anew in UTF-8 mode where the locale has another encoding (LC_ALL=C), for arguments, variables
+    and names of files. Arguments that are no UTF-8 are in that of the locale: it stays."""
+    if sys.getfilesystemencoding() == "utf-8" or not sys.executable:
+        return
+    with contextlib.suppress(UnicodeDecodeError, OSError):
+        b"\0".join(map(os.fsencode, sys.orig_argv)).decode()
+        os.environ["PYTHONUTF8"] = "1"  # of its children, too
+        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
+
+
 def prepare_streams() -> None:
     """Set the standard streams to UTF-8; other bytes on input become lone surrogates, for `require_text`. One that is
     closed becomes an empty one: else the next file that is opened would take its number."""

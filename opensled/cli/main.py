@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 import opensled
-from opensled.cli.colour import prepare_streams
+from opensled.cli.colour import prepare_streams, require_utf8
 from opensled.cli.verbs import VERBS
 from opensled.core.errors import INTERRUPTED, OpenSledError, UsageError
 from opensled.core.suggestion import did_you_mean, nearest
@@ -46,6 +46,8 @@ def main(argv: list[str] | None = None) -> int:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its log lines repeat what our errors say
     # The system's resolver: gRPC's own one knows no names in .local, which homes use (nss-mdns, systemd-resolved).
     os.environ.setdefault("GRPC_DNS_RESOLVER", "native")
+    if argv is None:
+        require_utf8()
     prepare_streams()
     try:
         code = run(sys.argv[1:] if argv is None else argv)

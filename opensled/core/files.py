@@ -49,11 +49,20 @@ def user_path(path: str | Path) -> Path:
 def read_bytes(path: str | Path, what: str) -> bytes:
     """The bytes of `what` (such as "token file"); raises NotFound or UsageError."""
     try:
-        return user_path(path).read_bytes()
-    except FileNotFoundError as error:
-        raise NotFound(f"{what} {path} does not exist") from error
+        content = read_kept(user_path(path))
     except OSError as error:
         raise UsageError(f"{what} {path} cannot be read: {error.strerror}") from error
+    if content is None:
+        raise NotFound(f"{what} {path} does not exist")
+    return content
+
+
+def read_kept(path: Path) -> bytes | None:
+    """The bytes of a record; None where it is not there, below a file (HOME=/dev/null) included."""
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def read_secret_text(path: str | Path, what: str) -> str:

@@ -18,7 +18,7 @@ from opensled.core.errors import OpenSledError, Unauthorized, UsageError
 from opensled.core.files import user_path
 from opensled.metrics.registry import Metric, registry
 from opensled.metrics.scrape_guard import ScrapeGuard
-from opensled.net.address import calls_loopback, host_port, is_local, join_host_port
+from opensled.net.address import calls_loopback, families, host_port, is_local, join_host_port
 from opensled.net.probes import LIVE, READY, Probes
 from opensled.process.watched_file import Watched
 
@@ -168,7 +168,7 @@ class _Server(ThreadingWSGIServer):
     certificate: Watched[ssl.SSLContext] | None = None  # without it connections are not encrypted
 
     def __init__(self, address: tuple[str, int], handler: type[WSGIRequestHandler]) -> None:
-        self.address_family = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0][0]
+        self.address_family = families(address[0])[0]
         self._open: dict[int, socket.socket] = {}  # by file descriptor, the oldest first
         self._counting = Lock()
         super().__init__(address, handler)

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from opensled.core.errors import ModelError
-from opensled.core.files import write_whole
+from opensled.core.files import read_kept, write_whole
 from opensled.models.hub_listing import COMMIT
 from opensled.models.store import cache_folder
 
@@ -84,10 +84,10 @@ def read_pin(repository: str) -> Pin | None:
     """None before the first download. Raises ModelError for a record that cannot be read."""
     record = pin_file(repository)
     try:
-        document = json.loads(record.read_bytes())
+        if (kept := read_kept(record)) is None:
+            return None
+        document = json.loads(kept)
         return Pin(document["commit"], {name: Seen(**facts) for name, facts in document["files"].items()})
-    except FileNotFoundError:
-        return None
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ModelError(f"{record} cannot be read: {error}; remove it to pin the model anew") from error
 

@@ -7,7 +7,7 @@ one. The token goes to the hub itself, never to where it redirects.
 
 import os
 import re
-from http.client import HTTPException, HTTPMessage, HTTPResponse
+from http.client import HTTPException, HTTPMessage, HTTPResponse, InvalidURL
 from pathlib import Path
 from typing import IO, Any
 from urllib.error import HTTPError, URLError
@@ -155,6 +155,9 @@ class HubClient:
             return NotFound(
                 f"{repository} has no revision {revision!r}; see {self.endpoint}/{repository}", "revision"
             )
+        plain = self._proxies.before(self.endpoint) and self.endpoint.startswith("http:") and not why
+        if plain and code in (403, 407, 502, 503, 504):  # of the proxy, or of the hub
+            return self._proxy_refusal(code)
         if code == 403 or why == "GatedRepo":
             return Unauthorized(
                 f"{repository} is gated: accept its licence at {self.endpoint}/{repository}, then give a token of that "
@@ -176,12 +179,33 @@ class HubClient:
             return Overloaded(f"{self.endpoint} has too many requests from here; try again in some minutes")
         return Unreachable(f"{self.endpoint} answers {code} for {repository}; try again later")
 
+    def _proxy_refusal(self, code: int) -> Unreachable:
+        """The error where the proxy answers for the hub."""
+        proxy = self._proxies.before(self.endpoint).rpartition("//")[2].rstrip("/")
+        if code == 407:
+            named = f"{urlsplit(self.endpoint).scheme.upper()}_PROXY"
+            return Unreachable(
+                f"no hub at {self.endpoint}: the proxy {proxy} wants a password: write it as "
+                f"http://NAME:PASSWORD@{proxy} in {named}; the one there, if any, is not accepted"
+            )
+        return Unreachable(
+            f"no hub at {self.endpoint}: the proxy {proxy} answers {code}; ask who runs it to let this hub through, "
+            "name a mirror in HF_ENDPOINT, or copy the model here and give its path"
+        )
+
     def _unreachable(self, error: Exception) -> Unreachable:
         cause: Any = error.reason if isinstance(error, URLError) else error
         proxy = self._proxies.before(self.endpoint)
         place = f"{self.endpoint}{f' through the proxy {proxy}' if proxy else ''}"
         if untrusted := why_untrusted(cause, "name your company's authorities (PEM) in SSL_CERT_FILE"):
             return Unreachable(f"no hub at {place}: {untrusted}")
+        if tunnel := re.match(r"Tunnel connection failed: (\d+)", str(cause)):
+            return self._proxy_refusal(int(tunnel[1]))
+        if proxy and isinstance(error, (ValueError, InvalidURL)):  # its words may hold a part of the password
+            return Unreachable(
+                f"no hub at {self.endpoint}: the proxy's address cannot be read; write http://NAME:PASSWORD@HOST:PORT "
+                "with % and two digits for each mark in the password, such as %40 for @"
+            )
         words = getattr(cause, "strerror", None) or cause
         return Unreachable(
             f"no hub at {place}: {words}; connect to the internet (HTTPS_PROXY, HF_ENDPOINT for a mirror), or "

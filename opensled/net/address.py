@@ -29,9 +29,17 @@ def host_port(address: str) -> tuple[str, int]:
 def listener(address: str) -> socket.socket:
     """A socket that listens at HOST:PORT; at [::] over IPv4, too, as gRPC's do. Raises OSError."""
     host, port = host_port(address)
-    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+    family = families(host)[0]
     both = family is socket.AF_INET6 and is_wildcard(address) and socket.has_dualstack_ipv6()
     return socket.create_server((host, port), family=family, dualstack_ipv6=both)
+
+
+def families(host: str) -> list[socket.AddressFamily]:
+    """The kinds of addresses that a host has, IPv4 first: what is told of a listener works in every client then."""
+    found = {
+        socket.AddressFamily(each[0]) for each in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    }
+    return sorted(found, key=lambda family: family is not socket.AF_INET)
 
 
 def bare_host(host: str) -> str:
@@ -112,10 +120,17 @@ def names_own_machine(host_header: str) -> bool:
     return as_ip(host) is not None or is_loopback(host) or (bool(own) and host in (own, f"{own}.local"))
 
 
+def without_final_dot(host_header: str) -> str:
+    """A `Host` header without the dot that ends a whole name (RFC 1034, 3.1)."""
+    return re.sub(r"\.(?=(?::\d*)?$)", "", host_header)
+
+
 def _header_host(host_header: str) -> str:
-    """The host in a `Host` header, in lower case; "" for anything that is none."""
+    """The host in a `Host` header, in lower case, without its final dot; "" for anything that is none."""
     found = re.fullmatch(
-        r"(?:\[([0-9a-f:.]+)\]|([a-z0-9.-]+))(?::[0-9]{0,5})?", host_header.lower(), re.ASCII
+        r"(?:\[([0-9a-f:.]+)\]|([a-z0-9.-]+))(?::[0-9]{0,5})?",
+        without_final_dot(host_header.lower()),
+        re.ASCII,
     )
     return (found[1] or found[2]) if found else ""
 

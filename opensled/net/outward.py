@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import os
+import re
 import ssl
 from contextlib import suppress
 from pathlib import Path
 
 from opensled.net.address import as_ip, host_port
 
-# Beside OpenSSL's own SSL_CERT_FILE and SSL_CERT_DIR; other programs follow these, so a company sets them
-BUNDLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+# OpenSSL's own two; other programs follow the others, so a company sets them
+VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 # Of the system, where this Python was built for another one
 SYSTEM_BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/cert.pem", "/etc/ssl/cert.pem")
 NEAR_NAMES = (".localhost", ".local", ".lan", ".home", ".home.arpa", ".internal", ".intranet")
@@ -47,9 +49,9 @@ def tls_context(ca: str = "") -> ssl.SSLContext:
     """
     context = ssl.create_default_context(cadata=ca or None)
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # the authorities of many companies lack what it asks for
-    for place in () if ca else _further():
-        with suppress(OSError):  # also of OpenSSL: it holds no certificate
-            context.load_verify_locations(**{"capath" if Path(place).is_dir() else "cafile": place})
+    for place in () if ca else _places():
+        with suppress(OSError):
+            context.load_verify_locations(cadata=_pem(place).decode("ascii", "ignore"))
     return context
 
 
@@ -58,25 +60,59 @@ def system_authorities() -> bytes | None:
 
     For gRPC, which knows neither the system's own ones nor the variables.
     """
+    paths, found = ssl.get_default_verify_paths(), list[bytes]()
+    for place in (paths.cafile or paths.capath, *_places()):
+        with suppress(OSError):
+            found += [_pem(Path(str(place)))] if place else []
+    return b"\n".join(found).strip() or None
+
+
+def unusable_authorities() -> str:
+    """The variables that name a file or folder from which no authority can be read, each with the cause, before the
+    next step; "" = none."""
+    told = ""
+    for name, place in _named():
+        try:
+            _pem(place)
+        except OSError as error:
+            told += f"{name} names {place}, which cannot be used: {error.strerror or error}; "
+    return told
+
+
+def _named() -> list[tuple[str, Path]]:
+    """What each variable names; the one for folders may name several."""
+    found = [(name, os.environ.get(name, "")) for name in VARIABLES]
+    several = [(name, value.split(os.pathsep) if name.endswith("DIR") else [value]) for name, value in found]
+    return [(name, Path(place)) for name, places in several for place in places if place]
+
+
+def _places() -> list[Path]:
+    """Files and folders of authorities, beside those that OpenSSL finds."""
     paths = ssl.get_default_verify_paths()
-    places = (paths.cafile or paths.capath, os.environ.get(paths.openssl_capath_env), *_further())
-    return b"\n".join(_read(Path(place)) for place in places if place).strip() or None
+    empty = not paths.cafile and not (paths.capath and any(Path(paths.capath).glob("*")))
+    usual = [path for path in map(Path, SYSTEM_BUNDLES) if path.is_file()][:1] if empty else []
+    return list(dict.fromkeys(place.resolve() for place in (*(place for _, place in _named()), *usual)))
 
 
-def _further() -> list[str]:
-    """Files and folders of authorities that OpenSSL does not know by itself."""
-    named = [os.environ[name] for name in BUNDLES if os.environ.get(name)]
-    paths = ssl.get_default_verify_paths()
-    empty = not paths.cafile and not (paths.capath and any(Path(paths.capath).iterdir()))
-    return [*named, *([place for place in SYSTEM_BUNDLES if Path(place).is_file()][:1] if empty else [])]
-
-
-def _read(place: Path) -> bytes:
-    """The file, or the files of the folder; b"" for what cannot be read."""
-    with suppress(OSError):
-        found = sorted(place.iterdir()) if place.is_dir() else [place]
-        return b"\n".join(path.read_bytes() for path in found if path.is_file())
-    return b""
+def _pem(place: Path) -> bytes:
+    """The certificates in a file, in PEM or DER (a .crt of Windows), or in the files of a folder, as PEM. Raises
+    OSError."""
+    if not place.is_dir():
+        content = place.read_bytes()
+        if re.search(rb"-----BEGIN (TRUSTED )?CERTIFICATE-----", content):
+            return content
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=content)
+        except (ssl.SSLError, ValueError) as error:
+            raise OSError(errno.EINVAL, "it holds no certificate (PEM or DER)") from error
+        return ssl.DER_cert_to_PEM_cert(content).encode()
+    found = list[bytes]()
+    for path in sorted(place.iterdir()):
+        with suppress(OSError):
+            found += [_pem(path)] if path.is_file() else []
+    if not found:
+        raise OSError(errno.EINVAL, "it holds no certificate")
+    return b"\n".join(found)
 
 
 def why_untrusted(error: object, remedy: str) -> str:
@@ -86,4 +122,4 @@ def why_untrusted(error: object, remedy: str) -> str:
         return ""
     if error.verify_code in CLOCK_CODES:
         remedy = "is this machine's clock right? (timedatectl set-ntp true)"
-    return f"its certificate is not accepted ({error.verify_message}); {remedy}"
+    return f"its certificate is not accepted ({error.verify_message}); {unusable_authorities()}{remedy}"

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opensled.core.errors import NotFound, UnsupportedModel, VocabularyMismatch
+from opensled.core.files import read_kept
 
 Array = NDArray[np.float32]
 
@@ -115,13 +116,14 @@ def require_target(found: PivotClassifier, folder: Path, vocabulary: str) -> Non
 
 def _about(folder: Path) -> dict[str, Any]:
     try:
-        about = json.loads((folder / ABOUT).read_text("utf-8"))
-    except FileNotFoundError as error:
-        raise NotFound(
-            f"there is no pivot classifier in {folder}; train one with `opensled train-pivots`", "model"
-        ) from error
+        kept = read_kept(folder / ABOUT)
+        about = None if kept is None else json.loads(kept)
     except (OSError, ValueError) as error:
         raise _damage_error(folder, str(error)) from error
+    if kept is None:
+        raise NotFound(
+            f"there is no pivot classifier in {folder}; train one with `opensled train-pivots`", "model"
+        )
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise _damage_error(folder, f"{ABOUT} is of another format")
     return about
