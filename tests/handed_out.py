@@ -22,7 +22,7 @@ KEY, STRANGER = SigningKey.new(), SigningKey.new()
 KITCHEN = Signer("kitchen", KEY.public)
 WORDS = "f" * 64  # vocabulary of tests.fakes.FakeText
 GGUF = "draft-q8_0.gguf"
-WEIGHTS = bytes(range(256)) * 1024  # four parts
+WEIGHTS = b"GGUF" + (bytes(range(256)) * 1024)[4:]  # four parts
 FIGURES = ((0.24, 0.93), (0.2, 0.89))
 
 

@@ -30,7 +30,7 @@ from opensled.core.errors import (
 from opensled.models import store
 from tests.handed_out import GGUF, KITCHEN, STRANGER, WEIGHTS, SaidLink, handed, manifest, signed
 
-OTHER = WEIGHTS[::-1]
+OTHER = b"GGUF" + WEIGHTS[:3:-1]
 
 
 @pytest.fixture(autouse=True)
