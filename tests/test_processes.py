@@ -332,10 +332,12 @@ def test_the_doctors_short_answers_count_what_drafts_bring(advice_free_server, m
     }
     monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(config) + "\n"))
     assert short_answers.main() == 0
-    device, *answers = map(json.loads, capsys.readouterr().out.splitlines())
-    assert device["drafter"].startswith("onnx")
+    steps = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    words = {step["step"]: step["words"] for step in steps if "words" in step}
+    assert words["drafter"].startswith("onnx") and words["why"]
+    answers = [step for step in steps if step["step"] == "answer"]
     assert [each["kind"] for each in answers if each["drafts"]] == list(short_answers.PROMPTS)
     assert sum(each["drafted"] for each in answers if each["drafts"]) > 0
     assert all(each["drafted"] == 0 for each in answers if not each["drafts"])
-    found = predict([device, *answers])
-    assert found.rate > 0 and found.own_rate > 0 and 0 < found.acceptance < 1
+    found = predict(steps)
+    assert found.rate > 0 and found.own_rate > 0 and 0 < found.accepted < found.drafted

@@ -191,6 +191,7 @@ class _Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse does, which would mix up what follows `--` with arguments before it."""
         end = args.index("--") if self.rest and "--" in args else len(args)
+        self.given = dict[bool, str]()  # the value that may stand without its flag: by whether it does
         found, extra = super().parse_known_args(args[:end], namespace)
         if self.twice and not extra:
             raise UsageError(self.twice)
@@ -272,11 +273,12 @@ class _Once(argparse.Action):
         parser: argparse.ArgumentParser,
         namespace: argparse.Namespace,
         values: Any,
-        _: str | None = None,
+        flag: str | None = None,
     ) -> None:
-        if getattr(namespace, self.dest, values) != values:
-            assert isinstance(parser, _Parser)
-            parser.twice = f"{self.metavar}: {getattr(namespace, self.dest)} and {values}; give one of them"
+        assert isinstance(parser, _Parser)
+        parser.given[flag is None] = values  # of a flag that is repeated the last value counts
+        if len(set(parser.given.values())) > 1:
+            parser.twice = f"{self.metavar}: {' and '.join(parser.given.values())}; give one of them"
         setattr(namespace, self.dest, values)
 
 
