@@ -97,7 +97,7 @@ def test_another_program_listens_there(answer):
     ("server", "device", "words"),
     [
         (None, {"tls": True}, "it does not speak TLS; leave out --tls"),
-        (HERE, {}, "it ended the connection; if it speaks TLS, add --tls"),
+        (HERE, {}, "it ended the connection; if it speaks TLS, pair this device"),
         (HERE, {"tls": True}, "its certificate comes from an authority that this device does not know; name"),
         ("a.example", {"tls": True, "known": True}, "its certificate is for another name; use"),
         (

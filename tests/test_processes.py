@@ -336,7 +336,8 @@ def test_the_doctors_short_answers_count_what_drafts_bring(advice_free_server, m
     words = {step["step"]: step["words"] for step in steps if "words" in step}
     assert words["drafter"].startswith("onnx") and words["why"]
     answers = [step for step in steps if step["step"] == "answer"]
-    assert [each["kind"] for each in answers if each["drafts"]] == list(short_answers.PROMPTS)
+    kinds = [each["kind"] for each in answers if each["drafts"]]
+    assert kinds[: len(short_answers.PROMPTS)] == list(short_answers.PROMPTS)
     assert sum(each["drafted"] for each in answers if each["drafts"]) > 0
     assert all(each["drafted"] == 0 for each in answers if not each["drafts"])
     found = predict(steps)
