@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from hw_profiles.fading import FadingRatio, remaining_share
-from opensled.core.messages import HintReason
+from opensled.core.messages import Why
 from scheduler.confidences import UNTOLD, ConfidenceCalibration
 
 # Weights and half-lives in draft tokens. They are chosen: the usual acceptance of a device outweighs that of a single
@@ -19,7 +19,6 @@ USUAL = 30.0  # weight of the device's usual acceptance against that of the sequ
 PRIOR = 8.0  # weight of the guess about an unknown device
 SEQUENCE, DEVICE, TENANT = 64.0, 256.0, 2048.0  # half-lives of observations of each
 OF_DEVICE, OF_TENANT = 8, 33  # number of drafts in a mean of times: drafts made ahead are a part of them
-TRIED = 4  # drafts, of 4 tokens each in a probe, after which a device that rested counts as tried (chosen)
 OUTAGE = 2.0  # a draft counts with at most this multiple of its usual time away plus that of an unknown link
 BESIDE = 64.0  # steps with two drafts after which an observation counts half
 OFFERED = 256.0  # drafts requested by a tenant after which an observation counts half
@@ -96,13 +95,13 @@ class DeviceEstimate:
         self.drafts = guess.drafts
         # The latest one given to any of its sequences, and the reason of a 0
         self.hint: int | None = None
-        self.why: HintReason | None = None
+        self.why: Why = None
         self.confidences: ConfidenceCalibration = ConfidenceCalibration(
             tenant.confidences if tenant else None
         )
         # Of the tokens that all sequences of the tenant have asked the server's drafter for, those that it proposed
         self.offered: FadingRatio = tenant.offered if tenant else FadingRatio(OFFERED, PRIOR, PRIOR)
-        # Answers begun at rest since TRIED drafts have come, and drafts since then
+        # Answers begun at rest since four drafts have come, and drafts since then
         self.rested = self._tried = 0
         self._tenant = tenant
         self._beside = FadingRatio(BESIDE, guess.apart, 1.0)
@@ -131,7 +130,7 @@ class DeviceEstimate:
     def add_draft(self) -> None:
         """A draft has come, however late."""
         self._tried += 1
-        if self._tried >= TRIED:
+        if self._tried >= 4:  # of 4 tokens each in a probe; chosen
             self.rested = self._tried = 0
 
     def add_verdict(self, length: int, accepted: int, unseen: Sequence[float] = ()) -> None:

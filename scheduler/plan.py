@@ -5,7 +5,7 @@ from math import inf
 from typing import NamedTuple, Protocol
 
 from hw_profiles.step_cost import HardwareProfile
-from opensled.core.messages import HintReason
+from opensled.core.messages import Why
 from scheduler.estimates import Forecast
 
 MAX_DRAFT = 16  # default maximum length of a draft block, in tokens
@@ -83,7 +83,7 @@ class Slice:
     hint: int | None = None
     own: int | None = None  # maximum number of server draft tokens to verify; None = all
     ask: int = 0  # maximum number of tokens that the server's drafter drafts after this step
-    why: HintReason | None = None  # of a hint of 0 that the device has not heard yet
+    why: Why = None  # of a hint of 0 that the device has not heard yet
 
 
 def fitting(offer: OfferView, room: int) -> int | None:

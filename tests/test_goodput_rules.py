@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from hw_profiles.step_cost import HardwareProfile, Roofline
-from scheduler.estimates import TRIED, DeviceBook, Forecast
+from scheduler.estimates import DeviceBook, Forecast
 from scheduler.goodput.assignment import OWN_BETTER, DraftPlanner, PromptLoad
 from scheduler.goodput.policy import Goodput
 from scheduler.goodput.probes import RESTED
@@ -308,7 +308,7 @@ def test_a_device_that_rests_after_one_token_is_asked_again_within_some_answers(
             found = Goodput(WAIT).plan(Snapshot((session,), memory), READS, now)
             memory, heard = found.memory, heard + sum(piece.hint or 0 for piece in found.slices)
         if heard:
-            for _ in range(TRIED // 2):  # one answer is not enough
+            for _ in range(2):  # one answer is not enough
                 estimate.device.add_draft()
             asked.append(answer)
     assert asked[0] <= RESTED + 1 and len(asked) >= 6

@@ -233,7 +233,9 @@ def test_another_template_gets_them_as_text():
     assert turns[3]["content"] == "Result of light: ok\nResult of wait: waited"
     (without, *_), _ = template_input(CHAT[1:2], TOOLS, "{{ messages }}")
     assert [turn["role"] for turn in without] == ["system", "user"]
-    assert template_input(CHAT[:1], (), "{{ messages }}")[0][0] == [{"role": "system", "content": "Be short."}]
+    assert template_input(CHAT[:1], (), "{{ messages }}")[0][0] == [
+        {"role": "system", "content": "Be short."}
+    ]
 
 
 def test_tiny_reads_its_tools_in_the_prompt():

@@ -13,15 +13,15 @@ PRODUCT, LAB, TESTS = "lines of the product", "lines of testbed, training, bench
 # Lower a number as soon as its count falls. None is ever raised: lines that are lent are in BORROWED.
 CEILINGS = {
     PRODUCT: 70_161,
-    LAB: 44_252,
+    LAB: 44_251,
     TESTS: 94_330,
-    "kernel: lines": 12_180,
+    "kernel: lines": 12_174,
     "kernel: public classes of the server": 85,
-    "kernel: imports of the shell": 66,
+    "kernel: imports of the shell": 64,
     "public classes": 750,
     "public names defined twice": 84,
     "value classes made at one place": 140,
-    "numeric constants of the product's modules": 714,
+    "numeric constants of the product's modules": 713,
 }
 SLACK = {PRODUCT: 100, LAB: 100, TESTS: 100, "kernel: lines": 100}  # a fall below it must lower the ceiling
 # Net lines above a ceiling, by the part that borrowed them, until they are paid back by name; the sums only go down.
@@ -37,9 +37,9 @@ BORROWED = {
         "reasons of hints, answers given alone, contradictions": 30,
         "paid: laws of hierarchies and heads to the lab, a short selftest": -985,
         "paid: the doctor measures and guesses no more": -334,
-        "paid: constants, moves, default drafts": -22,
+        "paid: constants, moves, default drafts": -25,
     },
-    TESTS: {"what people meet": 1_346},
+    TESTS: {"what people meet": 1_356},
 }
 MAX_BORROWED = {PRODUCT: 2_500, TESTS: 1_500}
 

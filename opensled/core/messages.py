@@ -263,6 +263,9 @@ class HintReason(NamedTuple):
     accepted: float = 0.0  # tokens of such a draft that would stand
 
 
+Why = HintReason | None  # of a hint of 0; None = not told
+
+
 @dataclass(frozen=True)
 class Opened:
     """The server's answer to `Open`: all that is needed to reopen the sequence anywhere."""
@@ -277,7 +280,7 @@ class Opened:
     coarse_tools: tuple[
         str, ...
     ] = ()  # whose arguments a coarser grammar holds: theirs takes the compiler too long
-    why: HintReason | None = None  # of `hint`, if it is 0; None = not told
+    why: Why = None  # of `hint`, if it is 0; None = not told
 
 
 # Log-probabilities at one position, (id, nats): the committed id first, then the likeliest in descending order.
@@ -309,7 +312,7 @@ class Verdict(NamedTuple):
     vetted: int = 0  # of the last of `tokens`, those that a relay wrote and the target has not confirmed
     unverified: int = 0  # of the last before those, the ones that no target will confirm: they are final
     revision: int = 0  # how often vetted tokens were taken back; tells newer verdicts from older ones
-    why: HintReason | None = None  # of `hint`, if it is 0; None = as told before, or not told
+    why: Why = None  # of `hint`, if it is 0; None = as told before, or not told
 
 
 @dataclass(frozen=True)

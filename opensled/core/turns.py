@@ -5,7 +5,7 @@ stream. It knows whether the server drives (decodes without a draft) or waits fo
 yet, and the latest hint. docs/protocol.md shows its transitions as a table. The model is h11's `_state.py`.
 """
 
-from opensled.core.messages import Draft, HintReason, Verdict
+from opensled.core.messages import Draft, Verdict, Why
 from opensled.core.protocol import Truth
 
 
@@ -19,7 +19,7 @@ class Turn:
 
     __slots__ = ("hint", "latest", "server_drives", "unanswered", "why")
 
-    def __init__(self, hint: int | None = None, why: HintReason | None = None) -> None:
+    def __init__(self, hint: int | None = None, why: Why = None) -> None:
         self.hint, self.why = hint, why
         self.server_drives = True
         self.unanswered: Draft | None = None
@@ -35,7 +35,7 @@ class Turn:
         # An empty draft hands the drive back. Under hint 0 a draft was sent before the hint was heard: none follows it.
         self.server_drives = self.unanswered is None or self.hint == 0
 
-    def verdict(self, answers: int, hint: int | None, why: HintReason | None = None) -> bool:
+    def verdict(self, answers: int, hint: int | None, why: Why = None) -> bool:
         """A verdict leaves, or arrives; it answers drafts up to counter `answers`, 0 = none.
 
         True: its hint ends a rest, so that the server now waits for a draft.
@@ -52,7 +52,7 @@ class Turn:
             self.server_drives = False
         return rested and hint > 0
 
-    def reopen(self, hint: int | None, why: HintReason | None = None) -> Draft | None:
+    def reopen(self, hint: int | None, why: Why = None) -> Draft | None:
         """A new stream: the server drives until the first draft on it. Returns the draft to send again."""
         lost, self.unanswered = self.unanswered, None
         self.hint, self.why, self.server_drives, self.latest = hint, why, True, 0

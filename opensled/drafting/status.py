@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from opensled.core.messages import HintReason
+from opensled.core.messages import Why
 from opensled.core.printable import digits
 
 ENOUGH = 200  # tokens with drafts, and as many without, before a gain is told (chosen)
@@ -26,7 +26,7 @@ WHY = {
 NOT_TOLD = "the server asks for no drafts now, and does not say why"
 
 
-def why_at_rest(reason: HintReason | None) -> str:
+def why_at_rest(reason: Why) -> str:
     """The reason of a hint of 0, in plain words."""
     if reason is None or reason.cause not in WHY:
         return NOT_TOLD

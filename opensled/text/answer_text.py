@@ -6,9 +6,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from opensled.core.protocol import common_prefix, overlap
-from opensled.text.families import MARK
 from opensled.text.thought_reader import ThoughtReader
-from opensled.text.tokenizer import TargetTokenizer
+from opensled.text.tokenizer import MARK, TargetTokenizer
 
 UNFINISHED = "\ufffd"  # what a decoder shows for bytes that are no whole character (yet)
 

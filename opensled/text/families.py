@@ -13,7 +13,6 @@ from typing import Literal, NamedTuple
 
 from opensled.core.messages import ThoughtTags
 
-MARK = "\uffff"  # stands before the spelling of a special token; no character, so no text holds it
 HARMONY = ThoughtTags("<|channel|>analysis<|message|>", "<|end|>", "<|channel|>final<|message|>")
 SOLAR = ThoughtTags("<|think|>", "<|end|>", "<|content|>")
 KIMI_3 = ThoughtTags("<|open|>think<|sep|>", "<|close|>think<|sep|>", "<|open|>response<|sep|>")

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from opensled.core.messages import ThoughtTags
 from opensled.core.protocol import overlap
-from opensled.text.families import CALL, CHANNELS, MARK, Part, marks_of
+from opensled.text.families import CALL, CHANNELS, Part, marks_of
+from opensled.text.tokenizer import MARK
 
 RECIPIENT = re.compile(r"\bto=(?:functions\.)?(\S+)")
 THOUGHT_CHANNEL = re.compile("analysis|thought|think|reason")

@@ -15,6 +15,8 @@ from opensled.text.control_tokens import ControlTokens
 BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # one raw byte, as SentencePiece vocabularies spell it
 SPACE = "▁"  # a space in them
 
+MARK = "\uffff"  # stands before the spelling of a special token; no character, so no text holds it
+
 
 class TokenBytes:
     """Bytes of token ids: a token may hold a part of a character, which has no text."""

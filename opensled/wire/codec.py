@@ -285,7 +285,7 @@ def _decode_opened(message: pb.Opened) -> Opened:
         draft_probs=message.draft_probs,
         rule=message.rule or MATCH,
         coarse_tools=tuple(message.coarse_tools),
-        why=_reason(message),
+        why=_reason(message.why) if message.HasField("why") else None,
     )
 
 
@@ -293,11 +293,8 @@ def _encode_reason(why: HintReason) -> pb.HintReason:
     return pb.HintReason(**why._asdict() | {"cause": f"HINT_{why.cause or 'untold'}".upper()})
 
 
-def _reason(message: pb.Opened | pb.Verdict) -> HintReason | None:
+def _reason(why: pb.HintReason) -> HintReason:
     """It is for people: a cause that is unknown here, or numbers that are none, say nothing."""
-    if not message.HasField("why"):
-        return None
-    why = message.why
     told = HintReason(CAUSES.get(why.cause, ""), *(getattr(why, name) for name in HintReason._fields[1:]))
     return told if all(0 <= number < math.inf for number in told[1:]) else HintReason()
 
@@ -366,5 +363,5 @@ def _decode_verdict(message: pb.Verdict) -> Verdict:
         vetted=message.vetted,
         unverified=message.unverified,
         revision=message.revision,
-        why=_reason(message),
+        why=_reason(message.why) if message.HasField("why") else None,
     )

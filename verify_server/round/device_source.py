@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from math import inf
 
-from opensled.core.messages import Draft, DraftBlock, HintReason
+from opensled.core.messages import Draft, DraftBlock, HintReason, Why
 from opensled.core.trees import depth
 from opensled.core.turns import Turn
 from scheduler.estimates import DraftEstimate
@@ -81,7 +81,7 @@ class DeviceDrafts(DraftSource):
             known = self.estimate.device
             known.hint, known.why = hint, self.turn.why
 
-    def news(self) -> HintReason | None:
+    def news(self) -> Why:
         """Why it rests, if the device has not been told."""
         told, self._told = self._told, self.turn.why
         return None if told is self._told else self._told
@@ -98,7 +98,11 @@ class DeviceDrafts(DraftSource):
             cause = "" if longest or not limits.max_draft else self.budget.cause(length) or "quota"
             known = self.turn.why or NOT_TOLD
             # A reason of the policy has numbers, and holds until its next one.
-            why = HintReason(cause) if cause else piece.why or (known if known.tokens else NOT_TOLD)
+            why = (
+                NOT_TOLD._replace(cause=cause)
+                if cause
+                else piece.why or (known if known.tokens else NOT_TOLD)
+            )
             self._why = known if why == known else why
         return self.budget.hint(piece.hint, longest)
 

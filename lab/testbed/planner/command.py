@@ -67,12 +67,11 @@ def plan(config: PlanConfig) -> int:
 
 
 def _print(config: PlanConfig, taken: list[str], told: dict[str, Any], words: str) -> None:
-    """The plan; first of all, which profiles were `taken` for other names, and what they contradict themselves in."""
+    """Which profiles were `taken` for other names, the plan, and what the profiles contradict themselves in."""
     typed = [(kind, getattr(config, field)) for field, kind in PROFILES.items()]
     doubts = [line for kind, name in typed if name for line in contradictions(catalog.load(kind, name))]
-    lines = "".join(f"{line}\n" for line in (*taken, *doubts))
     told = {"taken_as": taken, "contradictions": doubts, **told}
-    print(json.dumps(told, indent=2) if config.json else lines + words)
+    print(json.dumps(told, indent=2) if config.json else "\n".join([*taken, words, *doubts]))
 
 
 def _answer(config: PlanConfig, machines: Machines) -> tuple[dict[str, Any], str]:
