@@ -155,7 +155,7 @@ class ModelContract(DrafterContract):
     def test_refuses_a_damaged_file(self, tmp_path, content):
         path = tmp_path / self.pattern.replace("*", "broken")
         path.write_bytes(content)
-        with pytest.raises(UnsupportedModel, match="broken"):
+        with pytest.raises((UnsupportedModel, NotFound), match="broken"):
             DRAFTERS.get(self.kind)(str(path))
 
     @pytest.fixture
