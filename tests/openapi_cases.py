@@ -8,6 +8,9 @@ from typing import Any
 from schemathesis import Case, GenerationMode
 from schemathesis.checks import CHECKS
 
+from http_api.effects import is_nothing
+from http_api.guides import MODES
+
 THINKING = ("chat_template_kwargs", "reasoning", "reasoning_effort", "thinking", "enable_thinking")
 LOGPROBS = "message.output_text.logprobs"
 FUNCTIONS = (None, "function", "custom")  # types of tools that the client runs
@@ -80,6 +83,8 @@ def _relate_tools(body: dict[str, Any]) -> None:
         body["tools"] = [*functions.values(), *others]
     choice = body.get("tool_choice")
     name, kind = (_name(choice), choice.get("type")) if isinstance(choice, dict) else ("", choice)
+    if isinstance(choice, str) and not is_nothing(choice) and choice.lower() not in MODES:
+        name = choice
     if (name and name not in tools) or (kind in MUST_CALL and not tools):
         body.pop("tool_choice")
     if tools and LOGPROBS in (body.get("include") or ()):
