@@ -147,7 +147,7 @@ def test_a_unit_that_was_changed_by_hand_is_kept(systemd, capsys):
     [
         (["--servr", "x:1"], "did you mean --server"), (["--parallel", "0"], "out of range"),
         (["--offline", "sometimes"], "is not one of"), (["stray"], "pair this device before"),
-        (["--device-name", "a\nExecStart=/bin/evil"], "holds a character"), (["--http", "nowhere"], "HOST:PORT"),
+        (["--device-name", "a\nExecStart=/bin/evil"], "holds a character"), (["--http", "nowhere:port"], "HOST:PORT"),
         (["--device-name", "\x1b[31m"], "holds a character"), (["--device-name", "\udcff"], "holds a character"),
         (["--token-file", "no/such/token"], "does not exist"), (["--device-name", "x" * 5000], "at most"),
         (["--pair", "1-2", "hub"], "pair this device before"), (["--parallel"], "expected one argument"),
