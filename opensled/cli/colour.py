@@ -10,7 +10,7 @@ from typing import TextIO
 
 from opensled.core.errors import InvalidRequest
 
-INPUT_S = 4.0  # for something to come on standard input that nobody asked for; chosen
+INPUT_S = 4.0  # waited for standard input that is open but was not asked for; chosen
 # SGR parameters (ECMA-48): of the eight classic colours, which every terminal maps to its own readable shades.
 CODES = {
     "red": "31",
