@@ -96,7 +96,7 @@ def test_on_loopback_the_page_is_its_own_origin(host):
 
 
 @pytest.mark.parametrize(
-    "host", ["192.0.2.7:8411", "[2001:db8::7]:8411", f"{OWN}:8411", f"{OWN}.local:8411", HERE]
+    "host", ["192.0.2.7:8411", "[2001:db8::7]:8411", "127.0.0.1.", f"{OWN}:8411", f"{OWN}.local:8411", HERE]
 )
 def test_beyond_loopback_addresses_and_own_names_are_the_pages_own_origin(host):
     for access, (method, path) in product((WIDE, KEYED), PATHS):
@@ -106,7 +106,7 @@ def test_beyond_loopback_addresses_and_own_names_are_the_pages_own_origin(host):
 
 POINTED = (
     "evil.example", "evil.example:8411", f"{OWN}.evil.example", f"{OWN}.local.evil.example", "localhost.evil.example",
-    "0x7f.1", "127.0.0.1.", "[::1", "", "a@127.0.0.1",
+    "0x7f.1", "[::1", "", "a@127.0.0.1",
 )  # fmt: skip
 
 
