@@ -112,6 +112,31 @@ def test_nodes_that_have_left_are_no_danger(ray, monkeypatch):
         pass
 
 
+async def test_a_cluster_that_ends_in_order_has_not_lost_its_ray(monkeypatch):
+    gone, started = asyncio.Event(), asyncio.get_running_loop().create_future()
+    started.set_result(None)
+
+    async def lost(ports):
+        await gone.wait()
+
+    async def served(*given):
+        return "127.0.0.1:7411", started
+
+    async def stop():
+        gone.set()
+        await asyncio.sleep(0.01)
+
+    for name, fake in {
+        "ray_lost": lost,
+        "while_loading": served,
+        "_listen": served,
+        "leave": pytest.fail,
+    }.items():
+        monkeypatch.setattr(cluster_command, name, fake)
+    cluster = SimpleNamespace(ports=(), directory=SimpleNamespace(ready=None), stop=stop)
+    assert await cluster_command._serve(config(listen="127.0.0.1:0"), cluster, None, None) == 0
+
+
 TWO = {"engine": "vllm", "vllm": "tensor_parallel_size=2 kv_cache_dtype=fp8"}
 
 

@@ -162,10 +162,11 @@ async def _serve(config: ServeConfig, cluster: Cluster, tenants: Tenants, tls: T
             served = replace(config, listen=address)
             await _listen(served, cluster, tenants, tls, ports, signals, stopping)
         if not config.ray_address and not lost.done():
+            lost.cancel()  # Ray ends now because it shall
             await cluster.stop()
     finally:
         stopping.cancel()
-        if lost.done():
+        if lost.done() and not lost.cancelled():
             leave(EngineError.exit_code)  # a farewell to Ray would wait for what is gone
         lost.cancel()
     return 0
