@@ -144,11 +144,11 @@ class ThoughtReader:
             self._held = text[len(shown) :] + self._held
         if not self._began:
             shown = shown.lstrip()
+        thoughts = self._apart(shown.replace(MARK, ""), self._thought)
+        self._thought = self._thought or bool(thoughts)
         if mark:
             self._read, self._wrapped = ThoughtReader._gap, self._wrapped or mark == self.tags.answer_start
             self._turn(mark)
-        thoughts = self._apart(shown.replace(MARK, ""), self._thought)
-        self._thought = self._thought or bool(thoughts)
         return Said(thoughts) if shown or mark else None
 
     def _gap(self) -> Said | None:
@@ -172,10 +172,11 @@ class ThoughtReader:
             text = text.rstrip()
         elif self._wrapped and mark == self.tags.answer_end:
             text, self._wrapped, self._read = text.rstrip(), False, ThoughtReader._gap
+        shown = self._shown(text)
         if mark == self.tags.start:
             self._think(self._held)
         self._turn(mark)
-        return Said("", self._shown(text)) if text or mark else None
+        return Said("", shown) if text or mark else None
 
     def _shown(self, text: str) -> str:
         """A text of the answer without special tokens."""
@@ -210,8 +211,8 @@ class ThoughtReader:
         text, mark = self._until(*self._borders, *self._bodies)
         self._head += text
         said = self._head.removeprefix(self._given)
-        if self._is_plain and not mark and not re.match(r"\s*(t|to|to=.*)?$", said):
-            self._held, self._read = said + self._held, ThoughtReader._answer
+        if self._is_plain and not re.match(r"\s*(t|to|to=.*)?$", said):
+            self._held, self._head, self._read = said + mark + self._held, "", ThoughtReader._answer
             return Said()
         self._turn(mark)
         return Said() if mark else None

@@ -30,6 +30,7 @@ from opensled.text.tokenizer import TargetTokenizer
 from opensled.v1 import verify_pb2 as pb
 from opensled.wire import codec
 from tests.fuzz import (
+    answers,
     bodies,
     chats,
     draft_servers,
@@ -306,6 +307,8 @@ TARGETS = {
     "held_schema": Target(held_schema, 4, noise()),
     "chat_forms": Target(chats.chat_forms, 2, noise()),
     "template_files": Target(chats.template_files, 2, noise()),
+    "answer_marks": Target(answers.answer_marks, 8, noise()),
+    "pasted_name": Target(answers.pasted_name, 4, noise()),
     "draft_table": Target(draft_table, 4, noise()),
     "gguf_head": Target(gguf_head, 4, noise()),
     "kept_text": Target(kept.kept_text, 1, noise()),
