@@ -20,7 +20,7 @@ from tests.draft_stubs import OllamaHandler, stub_of
 
 QUESTION, TOKENS = "Write a short story about a rabbit in the big city.", 160
 MOST = 30  # answers until a device is rested: one that ends before its first draft tells nothing
-NPU_S = 1 / 8  # seconds of a token
+NPU_S = 1 / 3  # seconds of a token: fewer than a busy machine of ours writes
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def test_one_that_only_writes_slowly_is_rested(address, expected, drafter):
     assert [chunk.stats.drafted for _, chunk in found[-3:]] == [0] * 3
     words = device.status.words
     assert re.search(r"and the server writes \d+: drafts would give 0\.\d+x", words), words
-    assert re.search(r"the draft server 127\.0\.0\.1:\d+ writes [678]\.\d tokens/s", words), words
+    assert re.search(r"the draft server 127\.0\.0\.1:\d+ writes [23]\.\d tokens/s", words), words
 
 
 def test_one_that_writes_fast_enough_drafts(address, expected):

@@ -143,7 +143,7 @@ def test_a_small_draft_that_was_made_for_the_target_drafts(cache, monkeypatch):
         ("local-only", "smollm2"),
     ):
         assert choose_drafter(DoctorConfig(offline=offline), "smollm2").draft_model == model
-    (store.fetched_folder("smollm2-draft") / "smollm2-draft.gguf").unlink()
+    store.fetched_folder("smollm2-draft").rename(store.fetched_folder("smollm2-away"))
     assert draft_here("smollm2") == choose_drafter(DoctorConfig(), "smollm2").draft_model == ""
 
 

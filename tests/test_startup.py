@@ -48,7 +48,7 @@ def test_a_server_and_a_device_say_what_they_do(tmp_path, cold_start):
     with Process(
         ["serve", "--model", "tiny", "--listen", "127.0.0.1:0", "--threads", "1"], log=log
     ) as server:
-        address = server.wait_ready(60)
+        address = server.wait_ready()
         lines = log.read_text().splitlines()
         assert lines[0] == "loading tiny"
         planned, loaded, tested, drafter, ready, then = [
@@ -67,7 +67,7 @@ def test_a_server_and_a_device_say_what_they_do(tmp_path, cold_start):
         assert then == f"next: opensled chat --server {address}"
         log.write_text("")
         with Process(["edge", "--server", address, "--http", "127.0.0.1:0"], log=log) as edge:
-            http = edge.wait_ready(60)
+            http = edge.wait_ready()
             first, second, third = log.read_text().splitlines()[-3:]
             assert first == f"asking {address} for its target"
             assert (
@@ -86,5 +86,5 @@ def test_the_first_line_comes_before_the_libraries(tmp_path, cold_start):
             assert time.monotonic() - began < 30
             time.sleep(0.01)
         first = time.monotonic() - began
-        server.wait_ready(60)
+        server.wait_ready()
         assert first < (time.monotonic() - began) / 2
