@@ -76,6 +76,10 @@ class PatientProtocol(H11Protocol):
             transport.write(TOO_MANY)
             self._close()
             return
+        if not host:  # it was reset before it was taken: nobody reads an answer, or can be held to a limit
+            self._leaving = True
+            transport.abort()
+            return
         self.app = _known(self.app, RemoteEnd(host, port, _certificate(transport)))
         self.app = _on(self._own, self.app)
         # Proxies and browsers connect before they have a request: until its first byte it idles

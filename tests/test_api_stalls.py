@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -13,10 +14,11 @@ from pathlib import Path
 
 import httpx
 import pytest
+from starlette.responses import PlainTextResponse
 
 from http_api import server as module
 from http_api.app import build_app
-from http_api.http_connection import ConnectionLimits
+from http_api.http_connection import PEER, ConnectionLimits
 from http_api.listening import listen
 from http_api.server import ApiServer
 from tests.fake_backend import FakeBackend, chat
@@ -134,3 +136,25 @@ def test_without_file_descriptors_the_api_waits_and_comes_back():
             assert reply.json()["status"] == "ok"
         finally:
             child.kill()
+
+
+async def test_requests_that_are_reset_before_they_are_taken_go_nowhere():
+    """Their connections have no address any more, to which limits and refusals could be counted."""
+    ending, hosts = asyncio.Event(), []
+
+    async def app(scope, receive, send):
+        hosts.append(scope[PEER].host)
+        await PlainTextResponse("")(scope, receive, send)
+
+    with listen("127.0.0.1:0") as listener:
+        server, name = ApiServer(app, ending, limits=ConnectionLimits(PATIENCE)), listener.getsockname()
+        for _ in range(20):
+            with socket.create_connection(name) as one:
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                one.sendall(WHOLE)
+        running = asyncio.ensure_future(server.run(listener))
+        async with httpx.AsyncClient(timeout=60) as client:
+            assert (await client.get(f"http://127.0.0.1:{name[1]}/health")).status_code == 200
+        server.stop()
+        await running
+    assert hosts == ["127.0.0.1"]
