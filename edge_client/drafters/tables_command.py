@@ -24,6 +24,7 @@ from opensled.drafting.table_file import (
 from opensled.drafting.tables import Rows, TableShape, as_rows
 from opensled.models.pasted_names import model_name
 from opensled.models.store import model_path
+from opensled.text.panics import panics_told
 from opensled.text.tokenizer import pieces_of, tokenizer_of
 
 # Different windows kept at a time, about 2 GB; beyond it the rarest are forgotten
@@ -132,7 +133,8 @@ def build(config: BuildConfig) -> int:
     for number, path in enumerate(files):
         _tell(f"read {number} of {len(files)} files, {builder.tokens:,} tokens")
         for chunk in _chunks(_text(path)):
-            builder.read(tokenizer.encode(chunk, add_special_tokens=False).ids)
+            with panics_told():
+                builder.read(tokenizer.encode(chunk, add_special_tokens=False).ids)
     _tell("")
     table = finish_table(builder, tokenizer, f"{len(files)} files, {builder.tokens} tokens")
     out = user_path(config.out)

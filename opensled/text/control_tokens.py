@@ -19,6 +19,7 @@ from tokenizers import Tokenizer
 from opensled.core.errors import InvalidRequest, ProtocolError, Unsupported
 from opensled.core.messages import ChatMessage, Tool
 from opensled.text.control_spellings import Chat, Spellings, Variables, new_mark
+from opensled.text.panics import panics_told
 
 Ids = tuple[int, ...]
 SECRET_BYTES = 16
@@ -76,6 +77,7 @@ class ControlTokens:
     def _find_spellings(self, text: str) -> list[str]:
         return self._spellings.whole.findall(text)
 
+    @panics_told()
     def _apart(self, text: str, mark: str) -> Ids:
         """Ids of a text whose marks are in what people spelled."""
         with self._lock:

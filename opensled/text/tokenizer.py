@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 from opensled.core.bounds import require_unicode
 from opensled.core.errors import ProtocolError
 from opensled.text.control_tokens import ControlTokens
+from opensled.text.panics import panics_told
 
 BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # one raw byte, as SentencePiece vocabularies spell it
 SPACE = "▁"  # a space in them
@@ -79,6 +80,7 @@ def _letters_of_bytes() -> dict[int, str]:
     return {spelled[0]: letter for letter, spelled in _byte_letters().items()}
 
 
+@panics_told()
 def tokenizer_of(content: bytes) -> Tokenizer:
     """The tokenizer of a tokenizer.json, which encodes whole texts; raises what `tokenizers` does, bare Exception."""
     return whole(Tokenizer.from_buffer(content))
@@ -124,6 +126,7 @@ class TargetTokenizer:
         """Token ids of a text that already has its special tokens, as chat templates write it."""
         return self._ids(text, special=False)
 
+    @panics_told()
     def _ids(self, text: str, special: bool) -> tuple[int, ...]:
         text = require_unicode(text, "the prompt", "prompt")
         try:
@@ -141,7 +144,8 @@ class TargetTokenizer:
 
     def decode(self, ids: Sequence[int], special: bool = False) -> str:
         """The text of a whole sequence; special tokens are left out unless `special`."""
-        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=not special)
+        with panics_told():
+            text: str = self._tokenizer.decode(list(ids), skip_special_tokens=not special)
         return text
 
     def token_bytes(self, token: int) -> bytes:

@@ -21,6 +21,7 @@ from opensled.models.gguf_file import read_metadata
 from opensled.models.model_kind import why_not_here
 from opensled.process.logs import announce
 from opensled.text.control_tokens import ControlTokens
+from opensled.text.panics import panics_told
 from opensled.text.tokenizer import tokenizer_of
 from verify_server.text import gguf_ends, gguf_tokenizer, template_files
 from verify_server.text.chat_template import Chats, valid_text
@@ -92,6 +93,7 @@ class GgufText:
         encode = partial(self._ids, framed=False)
         return self._control.encode(messages, tools, self._chats.render, encode, variables)
 
+    @panics_told()
     def _ids(self, text: str, framed: bool) -> tuple[int, ...]:
         """By `encode_batch`: `encode` holds the interpreter's lock, seconds for a long text, and stalls all streams."""
         return tuple(self._tokenizer.encode_batch([text], add_special_tokens=framed)[0].ids)
@@ -135,8 +137,8 @@ class GgufText:
 
     def _begin(self, metadata: Mapping[str, Any]) -> str:
         """The token with which every text begins, "" = none."""
-        first = self._tokenizer.encode("").ids[:1]
-        return self._pieces[first[0]] if first == [metadata.get(SPECIAL["bos_token"])] else ""
+        first = self._ids("", framed=True)[:1]
+        return self._pieces[first[0]] if first == (metadata.get(SPECIAL["bos_token"]),) else ""
 
     def require_pieces(self, pieces: Sequence[str]) -> None:
         """Refuse a tokenizer that spells ids otherwise than the model, whose `pieces` are by id."""

@@ -23,6 +23,7 @@ from tokenizers import Tokenizer
 from opensled.core.errors import InvalidRequest, RequestError, Unsupported
 from opensled.process.distribution import GUIDE
 from opensled.process.fork_frames import ForkLimits
+from opensled.text.panics import panics_told
 from opensled.text.tokenizer import tokenizer_of
 from verify_server.text.tool_grammar import Grammar, GrammarPart
 
@@ -168,6 +169,7 @@ class _GuidanceTokenizer:
         return ids
 
 
+@panics_told()
 def _vocabulary(tokenizer_json: str, width: int, eos_ids: Sequence[int], marks: str) -> LLTokenizer:
     """llguidance's tokenizer, with added tokens that are text treated as text, and special ones in `marks`.
 

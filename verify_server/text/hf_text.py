@@ -9,6 +9,7 @@ from opensled.core.errors import UnsupportedModel, first_line
 from opensled.core.messages import ChatMessage, Tool
 from opensled.core.vocabulary import fingerprint
 from opensled.text.control_tokens import ControlTokens
+from opensled.text.panics import panics_told
 from opensled.text.tokenizer import whole
 from verify_server.text import template_files
 from verify_server.text.chat_template import Chats, valid_text
@@ -38,7 +39,8 @@ class HFText:
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Token ids of raw text, as the tokenizer frames it by default (a BOS where the family wants one)."""
-        return tuple(self._tokenizer.encode(valid_text(text), verbose=False))
+        with panics_told():
+            return tuple(self._tokenizer.encode(valid_text(text), verbose=False))
 
     def render(
         self,
@@ -50,7 +52,8 @@ class HFText:
         return self._control.encode(messages, tools, self._chats.render, self._encode_rendered, variables)
 
     def _encode_rendered(self, text: str) -> tuple[int, ...]:
-        return tuple(self._tokenizer.encode(text, add_special_tokens=False, verbose=False))
+        with panics_told():
+            return tuple(self._tokenizer.encode(text, add_special_tokens=False, verbose=False))
 
 
 def _placeholder(folder: Path, tokenizer: Any) -> str:
@@ -64,7 +67,10 @@ def _tokenizer(folder: Path) -> Any:
     from transformers import AutoTokenizer
 
     try:  # its templates are looked up in verify_server/text/template_files.py
-        made = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, use_fast=True, chat_template="")
+        with panics_told():
+            made = AutoTokenizer.from_pretrained(
+                folder, trust_remote_code=False, use_fast=True, chat_template=""
+            )
         whole(made.backend_tokenizer)  # fails for one that is Python alone, which devices could not use
         return made
     except Exception as error:  # tokenizers raises bare Exception, transformers many kinds
