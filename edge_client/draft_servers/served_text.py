@@ -58,6 +58,7 @@ class ServedText(TextSource):
         self._ahead: deque[Piece] = deque()  # what follows the text
         self._owed = b""  # the end of the text, which the stream has yet to write
         self._said = False  # whether the stream gave anything
+        self._interrupted = False
         self._forget()
 
     def _forget(self) -> None:
@@ -66,6 +67,7 @@ class ServedText(TextSource):
         self._cut()
 
     def follow(self, text: bytes) -> None:
+        self._interrupted = False
         if text[: len(self._text)] == self._text:
             self._owed += text[len(self._text) :]
             self._text = text
@@ -98,7 +100,7 @@ class ServedText(TextSource):
     def _pull(self) -> bool:
         """Wait for a further piece; False: there is none now."""
         known = len(self._ahead)
-        while self._step():
+        while not self._interrupted and self._step():
             if len(self._ahead) > known:
                 return True
         return False
@@ -174,6 +176,9 @@ class ServedText(TextSource):
         open_stream, self._stream = self._stream, None
         if open_stream is not None:
             open_stream.close()
+
+    def interrupt(self) -> None:
+        self._interrupted = True
 
     def close(self) -> None:
         self._forget()

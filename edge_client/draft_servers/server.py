@@ -186,6 +186,10 @@ class ServerDrafter(Drafter):
         drafter = self._latest()
         return drafter.look_ahead(block, length) if drafter else iter(())
 
+    def interrupt(self) -> None:
+        if drafter := self._drafter:
+            drafter.interrupt()
+
     def close(self) -> None:
         self._replace(None)
         self._truth, self._sampler = [], None

@@ -79,6 +79,9 @@ class Drafter(ABC):
         """
         return iter(())
 
+    def interrupt(self) -> None:  # noqa: B027
+        """End a wait for what comes from elsewhere, until the next `begin`. Another thread may call it."""
+
     def close(self) -> None:  # noqa: B027
         """Free what the drafter holds. A second call does nothing."""
 

@@ -62,6 +62,9 @@ class TextSource(ABC):
         """See `Drafter`."""
         return False
 
+    def interrupt(self) -> None:  # noqa: B027
+        """See `Drafter`; until the next `follow`."""
+
     def close(self) -> None:  # noqa: B027
         """Free what the source holds. A second call does nothing."""
 
@@ -144,6 +147,9 @@ class ByTextDrafter(Drafter):
             if not self._draft_more():
                 return
             yield from [None] * min(len(self._drafted) - known, end - known)
+
+    def interrupt(self) -> None:
+        self._source.interrupt()
 
     def close(self) -> None:
         self._truths += 1

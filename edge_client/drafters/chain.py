@@ -156,6 +156,10 @@ class ChainDrafter(Drafter):
             if has_worked:
                 return
 
+    def interrupt(self) -> None:
+        for drafter in self._drafters:
+            drafter.interrupt()
+
     def close(self) -> None:
         for drafter in self._drafters:
             drafter.close()

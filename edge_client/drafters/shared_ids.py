@@ -58,5 +58,8 @@ class SharedIdsDrafter(Drafter):
         ids = self._readable([token.id for token in block])
         return self._inner.look_ahead([token._replace(id=id) for token, id in zip(block, ids)], length)
 
+    def interrupt(self) -> None:
+        self._inner.interrupt()
+
     def close(self) -> None:
         self._inner.close()

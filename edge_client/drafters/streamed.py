@@ -14,7 +14,7 @@ from edge_client.drafters.outage import Outage
 from edge_client.drafters.window import Window
 from opensled.core.errors import DraftSourceError
 from opensled.core.messages import DraftToken
-from opensled.core.sampling import DRAFT_CANDIDATES
+from opensled.core.sampling import DRAFT_CANDIDATES, Sampler
 
 # Tokens that an open stream may be behind a truth that it may agree with. To read them costs a pass each if they are
 # not there yet, where a new stream reads them all in one (chosen)
@@ -69,6 +69,14 @@ class StreamedDrafter(SequenceDrafter):
         self._place = 0  # of the stream's next token in `sequence`
         self._known = 0  # tokens of `sequence` that the source has read
         self.streams = 0  # opened so far
+        self._interrupted = False
+
+    def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
+        self._interrupted = False
+        super().begin(prompt, sampler)
+
+    def interrupt(self) -> None:
+        self._interrupted = True
 
     @property
     def _may_ask(self) -> bool:
@@ -87,7 +95,7 @@ class StreamedDrafter(SequenceDrafter):
 
     def _draft_one(self) -> bool:
         length = len(self.sequence)
-        while self._may_ask and self._step():
+        while self._may_ask and not self._interrupted and self._step():
             if len(self.sequence) > length:
                 return True
         return False

@@ -163,6 +163,7 @@ class DraftJob:
     def interrupt(self) -> None:
         """The sequence needs no more drafts; all tokens drafted ahead are wasted."""
         self.over = True
+        self._drafter.interrupt()
         self._end_bet()
         bet, self._bet = self._bet, None
         if bet is not None:
