@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import aclosing
 
@@ -11,12 +12,19 @@ import pytest
 
 from edge_client.device.config import EdgeConfig
 from edge_client.device.device import Device, connect
+from edge_client.draft_servers import http_stream
+from edge_client.draft_servers.server import ServerFactory
+from edge_client.drafters.base import DrafterOptions
+from edge_client.drafters.chain import ChainDrafter
 from lab.testbed.processes import Process
 from lab.testbed.reference import Reference
 from opensled.core.answer import Chunk, Task
 from opensled.core.messages import ChatMessage, SamplingParams
+from opensled.core.noise import noise_key
+from opensled.core.sampling import Sampler
 from opensled.models.store import model_path
-from tests.draft_stubs import OllamaHandler, stub_of
+from tests.draft_stubs import HANDLERS, OllamaHandler, stub_of
+from tests.tiny_drafts import tiny_info, tiny_tokenizer
 
 QUESTION, TOKENS = "Write a short story about a rabbit in the big city.", 160
 MOST = 30  # answers until a device is rested: one that ends before its first draft tells nothing
@@ -101,3 +109,24 @@ def test_one_that_is_away_stops_nobody(address, expected):
     found, device = answers(address, stub.url, 2)
     assert [tokens for tokens, _ in found] == [expected] * 2
     assert "gives no drafts: it cannot be reached" in device.status.words
+
+
+@pytest.mark.parametrize("kind", HANDLERS)
+def test_a_wait_for_a_silent_server_ends_at_once_where_no_drafts_are_wanted_any_more(kind, monkeypatch):
+    monkeypatch.setattr(http_stream, "FIRST_S", 3600.0)
+    with stub_of(HANDLERS[kind], pause=3600.0) as stub:
+        made = ServerFactory(options=DrafterOptions(draft_url=stub.url))
+        made.fit(tiny_info(), tiny_tokenizer())
+        made.outage.worked()  # else its first token is soon awaited in the background
+        drafter, known = ChainDrafter((made.create(),)), len(stub.heard)
+        drafter.begin(
+            tiny_tokenizer().encode("A rabbit"), Sampler(SamplingParams(temperature=0.0), noise_key(1))
+        )
+        thread = threading.Thread(target=lambda: next(drafter.propose(), None), daemon=True)
+        thread.start()
+        while len(stub.heard) == known:
+            thread.join(0.01)
+        drafter.interrupt()
+        thread.join(60)
+        assert not thread.is_alive()
+        drafter.close()

@@ -17,7 +17,6 @@ from edge_client.device.drafter_choice import FittingFactory
 from edge_client.device.known_drafts import choose_drafter
 from edge_client.doctor.draft import check_draft
 from edge_client.doctor.server_checks import ServerReport
-from edge_client.draft_servers import http_stream
 from edge_client.draft_servers.address import draft_address
 from edge_client.draft_servers.detection import find_server
 from edge_client.draft_servers.server import ServerFactory
@@ -498,21 +497,3 @@ def test_the_doctor_and_a_server_that_cannot_draft(kind, stub):
     found = examined(gone.url)
     assert found["draft server"].status == "fail" and "cannot be reached" in found["draft server"].detail
     assert examined("no address")["draft server"].exit_code == UsageError.exit_code
-
-
-@pytest.mark.parametrize("kind", HANDLERS)
-def test_a_wait_for_a_silent_server_ends_at_once_where_no_drafts_are_wanted_any_more(kind, monkeypatch):
-    monkeypatch.setattr(http_stream, "FIRST_S", 3600.0)
-    with stub_of(HANDLERS[kind], pause=3600.0) as stub:
-        made = fitted(stub)
-        made.outage.worked()  # else its first token is soon awaited in the background
-        drafter, known = made.create(), len(stub.heard)
-        drafter.begin(tiny_tokenizer().encode("A rabbit"), greedy())
-        thread = threading.Thread(target=lambda: next(drafter.propose(), None), daemon=True)
-        thread.start()
-        while len(stub.heard) == known:
-            thread.join(0.01)
-        drafter.interrupt()
-        thread.join(60)
-        assert not thread.is_alive()
-        drafter.close()
