@@ -65,12 +65,19 @@ def read_kept(path: Path) -> bytes | None:
         return None
 
 
+def decode_text(content: bytes) -> str:
+    """Text as editors and shells write it: in UTF-8, or in UTF-16 with its mark, as Windows has it. Raises
+    UnicodeDecodeError."""
+    return content.decode("utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
+
+
 def read_secret_text(path: str | Path, what: str) -> str:
     """Like `read_secret`, for text that travels in headers."""
-    try:
-        return read_secret(path, what).decode("ascii")
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{what} {path} holds text other than ASCII") from error
+    content = read_secret(path, what)
+    with contextlib.suppress(UnicodeDecodeError):
+        if (text := decode_text(content)).isascii():
+            return text
+    raise UsageError(f"{what} {path} holds text other than ASCII")
 
 
 def read_secret(path: str | Path, what: str) -> bytes:
