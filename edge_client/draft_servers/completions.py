@@ -82,6 +82,11 @@ def list_models(address: DraftAddress) -> dict[str, dict[str, Any]]:
     return {name: entry for name, entry in named if isinstance(name, str)}
 
 
+def write_token(model: str, address: DraftAddress) -> object:
+    """What a model writes, which need not be listed. Raises DraftSourceError, or NotFound where it is not there."""
+    return fetch(address, CompletionsText.path, {"model": model, "prompt": "The", "max_tokens": 1}).get("choices")
+
+
 def context_of(entry: dict[str, Any]) -> int:
     """The tokens of a model's context; 0 = not told."""
     told = map(entry.get, ("max_model_len", "context_length", "max_context_length"))
