@@ -75,7 +75,7 @@ def writes_text(name: str, entry: dict[str, Any]) -> bool:
 def list_models(address: DraftAddress) -> dict[str, dict[str, Any]]:
     """The models that a server lists, each with its entry. Raises DraftSourceError."""
     answer = fetch(address, "/v1/models")
-    if not isinstance(answer.get("data", answer.get("models")), list):
+    if not isinstance(answer.get("data", answer.get("models")), list) and answer.get("object") != "list":
         raise DraftSourceError("its /v1/models lists none")
     names = ("id", "name", "model")
     named = [(next(filter(None, map(entry.get, names)), None), entry) for entry in list_entries(answer)]
@@ -84,7 +84,9 @@ def list_models(address: DraftAddress) -> dict[str, dict[str, Any]]:
 
 def write_token(model: str, address: DraftAddress) -> object:
     """What a model writes, which need not be listed. Raises DraftSourceError, or NotFound where it is not there."""
-    return fetch(address, CompletionsText.path, {"model": model, "prompt": "The", "max_tokens": 1}).get("choices")
+    return fetch(address, CompletionsText.path, {"model": model, "prompt": "The", "max_tokens": 1}).get(
+        "choices"
+    )
 
 
 def context_of(entry: dict[str, Any]) -> int:
