@@ -75,14 +75,11 @@ def stub(kind):
 @pytest.mark.parametrize(
     ("url", "place", "base"),
     [
-        ("http://mac:11434", "mac:11434", ""),
-        ("http://mac:1234/v1/", "mac:1234", ""),
-        ("http://mac/llama", "mac:80", "/llama"),
-        ("http://[::1]:8080", "[::1]:8080", ""),
-        ("HTTP://Mac:1/x/v1", "mac:1", "/x"),
-        ("http://mac:8000/v3/chat/completions", "mac:8000", "/v3"),
+        ("http://mac:11434", "mac:11434", ""), ("http://mac:1234/v1/", "mac:1234", ""),
+        ("http://mac/llama", "mac:80", "/llama"), ("http://[::1]:8080", "[::1]:8080", ""),
+        ("HTTP://Mac:1/x/v1", "mac:1", "/x"), ("http://mac:8000/v3/chat/completions", "mac:8000", "/v3"),
     ],
-)
+)  # fmt: skip
 def test_an_address(url, place, base):
     found = draft_address(url)
     assert (found.place, found.base, found.tls) == (place, base, None)
@@ -285,11 +282,7 @@ FORMS = {  # paths and answers of servers whose models are listed otherwise
     "names alone": {"/v1/models": {"models": ["draft"]}},
     "another key": {"/v1/models": {"data": [{"name": "draft", "max_model_len": 2048}]}},
     "an answer in one piece": {"/v1/models": {"data": ONE}, "whole": True},
-    "a version as Ollama has it": {
-        "/v1/models": {"data": ONE},
-        "/api/version": OWN,
-        "/api/tags": {"detail": "?"},
-    },
+    "a version as Ollama": {"/v1/models": {"data": ONE}, "/api/version": OWN, "/api/tags": {"detail": "?"}},
     "labels of each model": {"/v1/models": LABELLED},
     "adapters of a model": {"/v1/models": [{"id": "lora", "parent": "draft"}, *ONE]},
     "lists as Ollama has them, without its answers": {

@@ -182,7 +182,7 @@ def test_a_variable_for_authorities_that_cannot_be_used_is_named(monkeypatch, tm
     error = ssl.SSLCertVerificationError(1, "x")
     error.verify_code, error.verify_message = 20, "unable to get local issuer certificate"
     grpcs = explain(grpc.StatusCode.UNAVAILABLE, "CERTIFICATE_VERIFY_FAILED", "far.example:1", True)
-    own = explain(grpc.StatusCode.UNAVAILABLE, "CERTIFICATE_VERIFY_FAILED", "far:1", True, own_ca=True)
+    own = explain(grpc.StatusCode.UNAVAILABLE, "CERTIFICATE_VERIFY_FAILED", "far:1", True, ca=True)
     assert str(tmp_path) not in str(own)
     for told in (why_untrusted(error, "next"), str(grpcs)):
         assert (f"{name} names {tmp_path / kind}, which cannot" in told) == (kind != "DER")

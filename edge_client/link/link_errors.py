@@ -60,17 +60,14 @@ _CAUSES = (
 )
 
 
-def explain(
-    code: grpc.StatusCode, detail: str, server: str, tls: bool, own_ca: bool = False
-) -> OpenSledError:
-    """The error of a call to `server` that ended with this status; `tls`: whether it was made over TLS, `own_ca`:
-    whether the authorities of a file alone were trusted."""
+def explain(code: grpc.StatusCode, detail: str, server: str, tls: bool, ca: bool = False) -> OpenSledError:
+    """The error of a call to `server` that ended with this status; over `tls`, and with authorities of a file (`ca`)."""
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return InvalidRequest(f"the prompt is larger than {server} takes in one message", "prompt")
     if detail == Loading.words:
         return Loading(f"the server at {server} is loading its model; try again")
     if code in _LOST:
-        return Unreachable(f"no server answers at {server}{_cause_and_remedy(detail, server, tls, own_ca)}")
+        return Unreachable(f"no server answers at {server}{_cause_and_remedy(detail, server, tls, ca)}")
     if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
         return Unauthorized(f"{server}: {detail}")
     if code is grpc.StatusCode.OK or detail == _LATE_WRITE:
@@ -80,10 +77,10 @@ def explain(
     return OpenSledError(f"{server}: {detail}")
 
 
-def _cause_and_remedy(detail: str, server: str, tls: bool, own_ca: bool) -> str:
+def _cause_and_remedy(detail: str, server: str, tls: bool, ca: bool) -> str:
     for part, cause, remedy in _CAUSES:
         if part in detail:
-            broken = unusable_authorities() if (cause, remedy) == _STRANGER and not own_ca else ""
+            broken = unusable_authorities() if (cause, remedy) == _STRANGER and not ca else ""
             return f": {cause}; {broken}{remedy}"
     if "Connection refused" in detail:
         return f": {NOTHING_LISTENS}; {_start(server)}"
