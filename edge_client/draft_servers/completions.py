@@ -82,11 +82,10 @@ def list_models(address: DraftAddress) -> dict[str, dict[str, Any]]:
     return {name: entry for name, entry in named if isinstance(name, str)}
 
 
-def write_token(model: str, address: DraftAddress) -> object:
-    """What a model writes, which need not be listed. Raises DraftSourceError, or NotFound where it is not there."""
-    return fetch(address, CompletionsText.path, {"model": model, "prompt": "The", "max_tokens": 1}).get(
-        "choices"
-    )
+def writes_at(address: DraftAddress, model: str) -> bool:
+    """Whether a model, which need not be listed, writes. Raises DraftSourceError, or NotFound where it is not there."""
+    asked = {"model": model, "prompt": "The", "max_tokens": 1}
+    return "choices" in fetch(address, CompletionsText.path, asked)
 
 
 def context_of(entry: dict[str, Any]) -> int:

@@ -74,7 +74,8 @@ def _completions_at(address: DraftAddress, wanted: str) -> Found | str:
     except (NotFound, DraftSourceError) as error:
         listed, why = {}, str(error)
     # Gateways list not all that they take, and some of them nothing
-    if wanted and not _meant([*listed], wanted) and _ask(partial(completions.write_token, wanted), address):
+    is_unlisted = bool(wanted) and not _meant([*listed], wanted)
+    if is_unlisted and _ask(partial(completions.writes_at, model=wanted), address):
         return Found(COMPLETIONS, wanted, address)
     if why:
         return why

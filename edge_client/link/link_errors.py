@@ -61,7 +61,7 @@ _CAUSES = (
 
 
 def explain(code: grpc.StatusCode, detail: str, server: str, tls: bool, ca: bool = False) -> OpenSledError:
-    """The error of a call to `server` that ended with this status; over `tls`, and with authorities of a file (`ca`)."""
+    """The error of a call to `server` that ended with this status; over `tls`, with authorities of a file (`ca`)."""
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return InvalidRequest(f"the prompt is larger than {server} takes in one message", "prompt")
     if detail == Loading.words:
