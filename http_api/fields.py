@@ -18,6 +18,7 @@ from typing import Any, NoReturn, TypeGuard, TypeVar
 from http_api.effects import ANNOTATIONS, EMPTY, OFF, find_remedy, is_any_of, is_nothing, off_values
 from opensled.core.bounds import require_unicode
 from opensled.core.errors import InvalidRequest, Unsupported
+from opensled.core.files import decode_text
 
 MAX_IGNORED = 1000  # fields of one request that are left out by name; of unknown effect no more may come
 
@@ -39,7 +40,7 @@ Value = TypeVar("Value")
 def parse_object(body: bytes) -> dict[str, Any]:
     """The JSON object in a request's body; raises InvalidRequest for anything else."""
     try:
-        value = json.loads(body.decode("utf-8"))
+        value = json.loads(decode_text(body))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"the body is not valid JSON in UTF-8: {error}") from error
     except RecursionError as error:

@@ -11,6 +11,7 @@ from urllib.parse import unquote_to_bytes
 
 from http_api.fields import Fields, fields_of, require_text
 from opensled.core.errors import Unsupported
+from opensled.core.files import decode_text
 from opensled.core.images import URL_SAFE, Image, image_url
 
 # Where the APIs and MCP have a picture; "" = the part is the picture itself.
@@ -72,7 +73,7 @@ def _text_of(data: str) -> str | None:
             if encoded
             else unquote_to_bytes(body)
         )
-        read = raw.decode("utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
+        read = decode_text(raw)
     except (binascii.Error, ValueError):
         return None
     return None if "\0" in read or read.startswith(("%PDF-", "{\\rtf")) else read
