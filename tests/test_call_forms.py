@@ -12,7 +12,7 @@ from http_api.call_arguments import by_schema
 from http_api.calls import CallReader
 from opensled.core.messages import CallForm, ChatMessage, Guide, Tool, ToolCall
 from opensled.text.answer_text import AnswerText
-from opensled.text.call_forms import BARE, TAGGED, call_marks
+from opensled.text.call_forms import BARE, TAGGED, TOLD, call_marks
 from opensled.text.tokenizer import TargetTokenizer
 from tests.call_families import FAMILIES, UNKNOWN
 from tests.fake_backend import FakeBackend, call, chat
@@ -114,6 +114,7 @@ def test_a_form_that_is_not_known_is_none(name):
 @pytest.mark.parametrize(
     ("template", "form"),
     [("{{ messages }}", BARE), ("{{ messages }}{{ tools }}", BARE), ("{{ tools }}<tool_call>", TAGGED),
+     ("{{ tools }}<|tool_call|>", TOLD[-2][1]),
      ("<|channel|>{{ messages[0].tool_calls }}", TAGGED)],
 )  # fmt: skip
 def test_templates_that_show_no_calls(template, form):

@@ -215,12 +215,9 @@ def test_items_come_back_as_they_were_kept(items, turns):
 
 @pytest.mark.parametrize("arguments", CUT_ARGUMENTS, ids=range(len(CUT_ARGUMENTS)))
 def test_arguments_that_are_no_object_are_told_as_they_are(arguments):
-    item = {"type": "function_call", "call_id": "c", "name": "f", "arguments": arguments}
-    for path, fields in (
-        *((path, {"messages": called(arguments)}) for path in CHATS), ("/v1/responses", {"input": [item]})
-    ):  # fmt: skip
-        made = [call for turn in taken(path, **fields)[0].prompt for call in turn.tool_calls]
-        assert [json.loads(call.arguments) for call in made] == [{"input": arguments}]
+    for path in CHATS:
+        (call,) = taken(path, messages=called(arguments))[0].prompt[1].tool_calls
+        assert json.loads(call.arguments) == {"input": arguments}
 
 
 @pytest.mark.parametrize("arguments", [[1], 3])

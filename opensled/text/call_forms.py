@@ -50,6 +50,7 @@ TOLD: Table = (
     ("<｜tool▁calls▁begin｜>", _form(
         "<｜tool▁calls▁begin｜>␣¦<｜tool▁call▁begin｜>¦<｜tool▁sep｜>␣¦␣<｜tool▁call▁end｜>¦␣¦␣<｜tool▁calls▁end｜>")),
     ("<tool_call>", TAGGED),
+    ("<|tool_call|>", _form('<|tool_call|>␣[␣¦{␣"name":␣"¦",␣"arguments":␣¦␣}¦␣,␣¦␣]')),
     ('"parameters" <|python_tag|>', _form('¦{␣"name":␣"¦",␣"parameters":␣¦␣}')),
 )  # fmt: skip
 

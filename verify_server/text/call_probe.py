@@ -42,8 +42,8 @@ def find_form(template: str, render: Render) -> CallForm | None:
         for text in shown:
             if form := _read(text, before, _loose(behind), end.end if end else ""):
                 return form
-        if shown:
-            return None
+        if shown:  # with marks that are told, but otherwise than that: it is another form
+            return None if form_told("\n".join(shown), TOLD) else form_told(template, TOLD)
     return form_told(template, TOLD) or BARE
 
 

@@ -31,7 +31,8 @@ def call_rules(form: CallForm, tools: Mapping[str, Schema], several: bool, text_
         f"rest_of_calls: {_terminal(lead.removeprefix(mark))} tool behind",
         f"behind: {more} {_terminal(form.tail + form.last)}",
     ]
-    for kind, start in (("opened", BLANKS + lead), ("tool", "")):
+    spaced = lead if lead[:1] in ("<", "[", "{") else BLANKS + lead  # words may stand behind a blank
+    for kind, start in (("opened", spaced), ("tool", "")):
         rules.append(f"{kind}: {' | '.join(f'{kind}{number}' for number in range(len(tools)))}")
         for number, name in enumerate(tools):
             head = _terminal(start + exact(name, form) + form.middle)
