@@ -238,9 +238,7 @@ def test_templates_that_take_one_call_or_no_text_beside_thoughts():
     twice = replace(CALL, tool_calls=(*CALL.tool_calls, ToolCall("call_2", "light", "{}")))
     results = [RESULT, replace(RESULT, content="done too", tool_call_id="call_2")]
     assert rendered(first, [twice, *results, *chat("u:A")]) == "light;done;light;done too;A;"
-    of_system = (
-        "{% for m in messages %}{{ m.tools }}{{ m.content }};{% endfor %}"  # tools are read there alone
-    )
+    of_system = "{% for m in messages %}{{ m.tools }}{{ m.content }};{% endfor %}"
     assert '"name": "light"' in rendered(of_system, chat("u:A"), Tool("light"))
 
 
