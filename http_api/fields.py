@@ -202,21 +202,17 @@ def fields_of(value: object, where: str) -> Fields:
 def call_arguments(value: object, where: str) -> str:
     """The arguments of an earlier call as the JSON text of an object, from one or a text; none are an empty one.
 
-    Raises InvalidRequest for `where`.
+    A text that is no object, as of a call that was cut off, is what it is told to be: `input`. Raises InvalidRequest
+    for `where`.
     """
     text = require_text(value if isinstance(value, str) else _to_json(value, where), where)
     if text.strip() in ("", "null", "[]"):
         return "{}"
     try:
         read = json.loads(text, parse_constant=_no_json)
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequest(
-            f"{where} is not JSON: {str(error)[:100]}; send the call whole, or leave it out with its result",
-            where,
-        ) from error
-    if not isinstance(read, dict):
-        raise InvalidRequest(f"{where} must be a JSON object, such as {{}}", where)
-    return text
+    except (ValueError, RecursionError):
+        read = None
+    return text if isinstance(read, dict) else json.dumps({"input": text}, ensure_ascii=False)
 
 
 def _to_json(value: object, where: str) -> str:

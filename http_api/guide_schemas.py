@@ -40,7 +40,8 @@ def _fields_with_guide() -> Schema:
 
 def tools(tool: Schema) -> Schema:
     """The fields about calls."""
-    about = "Functions that the model may call, each name once; other tools run elsewhere, and are left out."
+    about = "Functions that the model may call, each name once, in the form of any API here or of MCP servers; other "
+    about += "tools run elsewhere, and are left out."
     return {
         "tools": optional(items({"anyOf": [tool, OTHER]}, 0, MAX_TOOLS), about),
         "tool_choice": choice(),

@@ -64,7 +64,7 @@ def test_a_form_of_another_type_is_refused(kind):
         ({"role": "user", "content": "a", "name": 1}, "messages[0].name"),
         ({"role": "assistant", "content": "a", "refusal": 1}, "messages[0].refusal"),
         (
-            {"role": "assistant", "function_call": {"name": "f", "arguments": "{"}},
+            {"role": "assistant", "function_call": {"name": "f", "arguments": 7}},
             "messages[0].function_call.arguments",
         ),
         ({"role": "assistant", "tool_calls": {"a": 1}}, "messages[0].tool_calls"),
