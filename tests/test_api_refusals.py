@@ -79,7 +79,7 @@ def test_a_form_of_another_type_is_refused(kind):
         ),
         (
             {"role": "user", "content": [{"type": "image_url", "image_url": {}}]},
-            "messages[0].content[0].type",
+            "messages[0].content[0].image_url",
         ),
         ({"role": "user", "content": [{"type": "text"}]}, "messages[0].content[0].text"),
         ({"role": "user", "content": [7]}, "messages[0].content[0]"),
