@@ -38,7 +38,8 @@ def find_picture(part: Mapping[str, Any], path: Callable[[str], str]) -> tuple[I
             raise Unsupported(
                 f"{where} has no picture: no files are stored here, send the picture itself", where
             )
-        where = ".".join(filter(None, (where, name)))
+        # Anthropic's, as its own service names it
+        where = ".".join(filter(None, (where, "image.source" if name == "source" else name)))
         value = value[name]
     text = require_text(value, where)
     url = text if ":" in text[:100] else f"data:;base64,{text}"

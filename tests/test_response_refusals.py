@@ -51,8 +51,8 @@ ITEMS = [
     ([{"type": "function_call", "name": "a", "call_id": 7}], "input[0].call_id"),
     ([{"type": "function_call", "call_id": "a", "name": "f", "arguments": [1]}], "input[0].arguments"),
     ([{"type": "function_call_output", "output": "a", "call_id": 7}], "input[0].call_id"),
-    ([{**MESSAGE, "content": [{"type": "input_image", "image_url": "a"}]}], "input[0].content[0].type"),
-    ([{**MESSAGE, "content": [{"type": "input_file", "file_id": "a"}]}], "input[0].content[0].type"),
+    ([{**MESSAGE, "content": [{"type": "input_image", "image_url": "a"}]}], "input[0].content[0].input_image"),
+    ([{**MESSAGE, "content": [{"type": "input_file", "file_id": "a"}]}], "input[0].content[0].input_file"),
     ([{**MESSAGE, "content": [{"type": "input_text"}]}], "input[0].content[0].text"),
 ]  # fmt: skip
 
