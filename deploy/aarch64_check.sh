@@ -140,7 +140,7 @@ check_old_runtime() {
         --only-binary :all: --target /opt/deadly "onnxruntime==$DEADLY"
     show_doctor onnx env PYTHONPATH=/opt/deadly
     grep --quiet "onnxruntime $DEADLY .*illegal instruction" "$WORK/doctor.log" || fail "doctor does not say so"
-    grep --quiet "a release that runs here: .*\[.*onnx" "$WORK/doctor.log" || fail "doctor names no release that works"
+    grep --quiet "which run here: .*\[.*onnx" "$WORK/doctor.log" || fail "doctor names no release that works"
 }
 
 show_doctor() { # DRAFTER WORD...: the words come before `opensled`

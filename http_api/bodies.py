@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -15,8 +16,6 @@ from http_api.left_out import make_header, noting
 from opensled.core.images import MAX_PROMPT_IMAGE_BYTES
 
 JSON = "application/json"
-# Some clients send their JSON as bytes. A page may send neither type to a foreign API unasked.
-JSON_TYPES = (JSON, "application/octet-stream")
 FORM = "application/x-www-form-urlencoded"  # what curl says if it is not told a type
 LARGE = 64 << 10  # bytes; chosen: one of 3 MB takes half a second to read, one of these some milliseconds
 MAX_BODY = 3 << 20  # bytes of a request; the server takes messages of 4 MiB
@@ -49,8 +48,9 @@ async def read_body(
 
 async def whole_body(request: Request, most: int = MAX_BODY) -> bytes:
     """All its bytes; raises HTTPException for another content type, a compressed body, or more than `most` bytes."""
-    kind = (request.headers.get("content-type") or JSON).split(";")[0].strip().lower()
-    if kind not in JSON_TYPES and not (kind == FORM and _by_curl(request)):
+    kind = re.split("[;,]", request.headers.get("content-type") or JSON)[0].strip().lower()
+    # Clients name JSON in many ways, or send it as bytes. A page may send none of them to a foreign API unasked.
+    if not re.search("json|application/octet-stream", kind) and not (kind == FORM and _by_curl(request)):
         raise HTTPException(415, f"this API reads {JSON}, not {kind[:80]}: send Content-Type: {JSON}")
     packed = request.headers.get("content-encoding", "identity").strip().lower()
     if packed not in ("identity", ""):

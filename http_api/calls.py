@@ -63,8 +63,7 @@ class CallReader:
         if self._read == self._whole:
             return self._decide(text)
         if self._read == self._after:  # another call may have begun
-            _, mark, rest = text.partition(self._mark or text)
-            text = mark + rest if self._mark else ""
+            text = text[text.index(self._mark) :] if self._mark and self._mark in text else ""
         is_call = self._read in (self._arguments, self._behind)
         return [] if is_call or not text else [AnswerPiece("text", text)]
 

@@ -273,8 +273,12 @@ def _omit(said: Said, kind: str, fields: Fields, title: str = "") -> None:
 
 
 def _refusal(kind: str, fields: Fields) -> Unsupported:
-    path = _path(fields)
-    named = f"{path} is {kind[:80]!r}" if _is_typed(fields) else path
+    """Names a file by its kind, as Anthropic does: Claude Code takes `content[N].image` out of its history then."""
+    path = named = _path(fields)
+    if _is_typed(fields):
+        is_file = kind in PICTURES or kind in DOCUMENTS
+        path = fields.path(kind) if is_file else path
+        named = path if is_file else f"{path} is {kind[:80]!r}"
     return Unsupported(f"{named}: {REMEDIES.get(kind, REMEDY)}", path)
 
 

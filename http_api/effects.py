@@ -25,6 +25,10 @@ ANNOTATIONS = frozenset(
         # belongs to sampling that is off, or to a context that is never shortened
         "mirostat_tau", "mirostat_eta", "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers",
         "xtc_threshold", "dynatemp_exponent", "length_penalty", "early_stopping", "num_ctx", "n_ctx", "n_keep",
+        "num_keep", "penalize_newline",
+        # how Ollama loads a model: here it is loaded, by its server
+        "num_batch", "num_gpu", "main_gpu", "num_thread", "numa", "low_vram", "f16_kv", "use_mmap", "use_mlock",
+        "logits_all", "num_gqa", "draft_num_predict",
         # figures and padding beside the text
         "usage", "continuous_usage_stats", "include_obfuscation", "timings_per_token", "return_progress",
     )
@@ -105,7 +109,7 @@ ASKED: dict[str, str] = {
     ),
     "functions": "list them in tools",
     "function_call": "name it in tool_choice, or among the tool_calls of an earlier turn",
-    "repeat_penalty": "ask by repetition_penalty, or in Ollama's API by options",
+    "repeat_penalty": "ask by options",
     "web_search_options": _SEARCH,
     **dict.fromkeys(("images", "image", "image_url", "input_audio", "video", "files", "attachments"), _PICTURE),
     "context": "no conversation is kept here: send its turns as messages to /api/chat",

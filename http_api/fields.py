@@ -18,6 +18,7 @@ from typing import Any, NoReturn, TypeGuard, TypeVar
 from http_api.effects import ANNOTATIONS, EMPTY, OFF, find_remedy, is_any_of, is_nothing, off_values
 from opensled.core.bounds import require_unicode
 from opensled.core.errors import InvalidRequest, Unsupported
+from opensled.core.files import decode_text
 
 MAX_IGNORED = 1000  # fields of one request that are left out by name; of unknown effect no more may come
 
@@ -39,7 +40,7 @@ Value = TypeVar("Value")
 def parse_object(body: bytes) -> dict[str, Any]:
     """The JSON object in a request's body; raises InvalidRequest for anything else."""
     try:
-        value = json.loads(body.decode("utf-8"))
+        value = json.loads(decode_text(body))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"the body is not valid JSON in UTF-8: {error}") from error
     except RecursionError as error:
@@ -201,21 +202,17 @@ def fields_of(value: object, where: str) -> Fields:
 def call_arguments(value: object, where: str) -> str:
     """The arguments of an earlier call as the JSON text of an object, from one or a text; none are an empty one.
 
-    Raises InvalidRequest for `where`.
+    A text that is no object, as of a call that was cut off, is what it is told to be: `input`. Raises InvalidRequest
+    for `where`.
     """
     text = require_text(value if isinstance(value, str) else _to_json(value, where), where)
     if text.strip() in ("", "null", "[]"):
         return "{}"
     try:
         read = json.loads(text, parse_constant=_no_json)
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequest(
-            f"{where} is not JSON: {str(error)[:100]}; send the call whole, or leave it out with its result",
-            where,
-        ) from error
-    if not isinstance(read, dict):
-        raise InvalidRequest(f"{where} must be a JSON object, such as {{}}", where)
-    return text
+    except (ValueError, RecursionError):
+        read = None
+    return text if isinstance(read, dict) else json.dumps({"input": text}, ensure_ascii=False)
 
 
 def _to_json(value: object, where: str) -> str:

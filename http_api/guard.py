@@ -253,7 +253,7 @@ def is_key(authorization: str, keys: Iterable[str]) -> bool:
 def refuse_without_key(scope: Scope, flag: str) -> Response:
     """The refusal of a request without a key, or with a wrong one; `flag` names the file with the keys."""
     headers = Headers(scope=scope)
-    given = [headers.get(name, "").removeprefix("Bearer").strip() for name in ("authorization", "x-api-key")]
+    given = [headers.get(name, "").removeprefix("Bearer").strip() for name in ("authorization", *KEY_HEADERS)]
     message = f"an API key is needed, as Authorization: Bearer KEY or x-api-key: KEY; who runs this API has it ({flag})"
     if any(given):
         message = (

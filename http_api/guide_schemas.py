@@ -2,7 +2,7 @@
 
 from http_api.effects import EMPTY
 from http_api.guides import MODES, NAMED
-from http_api.replies import TEXT, Schema, items, one_of, optional, request_object, switch
+from http_api.replies import TEXT, Schema, items, one_of, open_object, optional, request_object, switch
 from opensled.core.bounds import MAX_TOOLS
 from opensled.core.messages import GUIDE, ModelInfo
 
@@ -40,7 +40,8 @@ def _fields_with_guide() -> Schema:
 
 def tools(tool: Schema) -> Schema:
     """The fields about calls."""
-    about = "Functions that the model may call, each name once; other tools run elsewhere, and are left out."
+    about = "Functions that the model may call, each name once, in the form of any API here or of MCP servers; other "
+    about += "tools run elsewhere, and are left out."
     return {
         "tools": optional(items({"anyOf": [tool, OTHER]}, 0, MAX_TOOLS), about),
         "tool_choice": choice(),
@@ -50,12 +51,14 @@ def tools(tool: Schema) -> Schema:
 
 def choice() -> Schema:
     """What must be called, in the words of any API."""
-    kind, named = {"type": one_of(*NAMED)}, request_object({"name": NAME}, "name")
+    kind, named = {"type": one_of(*NAMED)}, open_object({"name": NAME}, "name")
     one = [
         request_object({**kind, "name": NAME}, "name"),
         request_object({**kind, "function": named}, "function"),
     ]
-    several = {"mode": one_of(*MODES, *EMPTY, False), "tools": items({"anyOf": [NAME, *one]}, 1)}
+    # Of these nothing but the name is read
+    any_of = [NAME, named, open_object({"function": named}, "function")]
+    several = {"mode": one_of(*MODES, *EMPTY, False), "tools": items({"anyOf": any_of}, 1)}
     mode = {"type": one_of(*MODES), "disable_parallel_tool_use": switch("At most one call.")}
     listed = {"type": one_of("allowed_tools")}
     kinds = [

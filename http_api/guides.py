@@ -8,7 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from http_api.effects import is_nothing
 from http_api.fields import Fields, fields_of, leave_out, require_object, require_text
@@ -18,12 +18,16 @@ from opensled.core.errors import InvalidRequest, Unsupported
 from opensled.core.messages import GUIDE, Guide, ModelInfo, Tool
 from opensled.text.call_forms import CALLING
 
-T = TypeVar("T")
-
 ANY_OBJECT = "{}"
 CHOICES = ("none", "auto", "required")
 MODES = {**{mode: mode for mode in CHOICES}, "any": "required"}  # as clients spell them
 NAMED = ("function", "tool", "custom")  # types of a choice of one tool
+SCHEMAS = (
+    "parameters",
+    "input_schema",
+    "inputSchema",
+)  # of a tool's arguments: of OpenAI, Anthropic and MCP servers
+OF_MCP = ("annotations", "outputSchema", "title", "icons", "execution", "_meta")  # which no model is told
 Choice = tuple[tuple[Tool, ...], tuple[str, str], bool]  # see `read_choice`
 
 
@@ -45,8 +49,7 @@ def read_form(fields: Fields) -> Form:
 
 def read_calls(fields: Fields) -> Choice:
     """The tools of a chat, the choice among them, and whether there may be several calls."""
-    tools = read_tools(fields.take("tools"), lambda outer: _inside_function(outer, read_function))
-    return read_choice(fields, tools)
+    return read_choice(fields, read_tools(fields.take("tools")))
 
 
 def make_guide(
@@ -99,27 +102,28 @@ def read_schema(fields: Fields, named: bool = True) -> Form:
     return Form(ANY_OBJECT if schema is None else schema_text(schema, fields.path("schema"), strict), strict)
 
 
-def read_tools(value: object, read: Callable[[Fields], Tool]) -> tuple[Tool, ...]:
-    """The functions of the field `tools`; `read` reads all fields of one but the type."""
-    return check_tools(tuple(read(_function(tool, where)) for where, tool, _ in functions(value)))
+def read_tools(value: object, custom: bool = False) -> tuple[Tool, ...]:
+    """The functions of the field `tools`, in the form of any API that clients know; `custom`: see `functions`."""
+    return _check_tools([read_function(tool) for tool, _ in functions(value, custom=custom)])
 
 
 def read_spaces(value: object) -> tuple[tuple[Tool, ...], dict[str, tuple[str, str]]]:
     """The same, also of namespaces; and for each function of one, by the model's name of it, its namespace and its name
     there. It keeps that name where no other function has it, else it is NAMESPACE__NAME."""
-    read = [(space, read_function(_function(tool, where))) for where, tool, space in functions(value)]
-    times = Counter(tool.name for _, tool in read)
+    read = [(space, read_function(tool)) for tool, space in functions(value)]
+    times = Counter(tool.name for _, tool in set(read))
     tools, spaces = list[Tool](), dict[str, tuple[str, str]]()
     for space, tool in read:
         own = f"{space}__{tool.name}" if space and times[tool.name] > 1 else tool.name
         if space:
             spaces[own] = (space, tool.name)
         tools.append(replace(tool, name=own))
-    return check_tools(tuple(tools)), spaces
+    return _check_tools(tools), spaces
 
 
-def check_tools(tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
-    """`tools`, each of a name of its own; raises InvalidRequest."""
+def _check_tools(given: list[Tool]) -> tuple[Tool, ...]:
+    """Tools, each of a name of its own; raises InvalidRequest. One that comes twice as it is comes once."""
+    tools = tuple(dict.fromkeys(given))
     if len(tools) > MAX_TOOLS:
         raise InvalidRequest(f"tools may hold at most {MAX_TOOLS} functions", "tools")
     if len({tool.name for tool in tools}) < len(tools):
@@ -128,11 +132,12 @@ def check_tools(tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
 
 
 def functions(
-    value: object, where: str = "tools", space: str = ""
-) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """Of the functions in a list of tools: where each is, itself, and its namespace ("" = none).
+    value: object, where: str = "tools", space: str = "", custom: bool = False
+) -> Iterator[tuple[Fields, str]]:
+    """The fields of each function in a list of tools, and its namespace ("" = none).
 
-    Other tools run elsewhere, and are left out.
+    Other tools run elsewhere, and are left out; those of the type custom too, if they have no schema and are not
+    functions in this API (`custom`).
     """
     tools = [] if value is None else value
     if not isinstance(tools, list):
@@ -141,9 +146,12 @@ def functions(
         place = f"{where}[{index}]"
         tool = require_object(tool, place)
         fields = fields_of(tool, place)
-        kind = fields.text("type", "")
-        if kind in ("", "function"):
-            yield place, tool, space
+        kind = fields.text("type", "function")
+        if kind == "function" or (kind == "custom" and (custom or "input_schema" in tool)):
+            if "function" in tool:
+                outer, fields = fields, fields.inside("function")
+                outer.finish()
+            yield fields, space
         elif kind == "namespace" and not space:
             if fields.text("description", ""):
                 leave_out(f"{place}.description")
@@ -154,33 +162,23 @@ def functions(
             leave_out(f"{place} ({kind})")
 
 
-def _function(value: object, where: str) -> Fields:
-    """The fields of an object of the type function, without the type."""
-    fields = fields_of(value, where)
-    if fields.text("type", "function") != "function":
-        raise Unsupported(
-            f"{where}.type must be function: the client runs the tools, none run here", f"{where}.type"
-        )
-    return fields
-
-
-def _inside_function(outer: Fields, read: Callable[[Fields], T]) -> T:
-    """What `read` reads of the field `function`, which is the only one."""
-    inner = outer.inside("function")
-    outer.finish()
-    found = read(inner)
-    inner.finish()
-    return found
-
-
-def read_function(fields: Fields, parameters: str = "parameters") -> Tool:
-    """A tool by its name, description and the schema of its `parameters`, as that field is called; refuses others."""
+def read_function(fields: Fields) -> Tool:
+    """A tool by its name, description and the schema of its arguments; refuses other fields."""
     name, description = read_name(fields), fields.text("description", "")
     strict = fields.flag("strict", False)
-    schema = fields.take(parameters)
+    where, schema = arguments_schema(fields)
+    for hint in OF_MCP:
+        if fields.take(hint) is not None:
+            leave_out(fields.path(hint))
     fields.finish()
-    text = "" if schema is None else schema_text(schema, fields.path(parameters), strict)
+    text = "" if schema is None else schema_text(schema, fields.path(where), strict)
     return Tool(name, description, text, strict)
+
+
+def arguments_schema(fields: Fields) -> tuple[str, Any]:
+    """The schema of a tool's arguments, with the name of its field; None: it has none."""
+    found = [(name, schema) for name in SCHEMAS if (schema := fields.take(name)) is not None]
+    return found[0] if found else (SCHEMAS[0], None)
 
 
 def read_choice(fields: Fields, tools: tuple[Tool, ...]) -> Choice:

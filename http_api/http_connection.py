@@ -93,6 +93,9 @@ class PatientProtocol(H11Protocol):
         super().data_received(data)
         self._time()
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """Java asks for HTTP/2 with each request, browsers behind some proxies for a WebSocket: both go on without."""
+
     def send_400_response(self, msg: str) -> None:
         """Where an answer to the request has begun, or is over, there is no place for another one."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):

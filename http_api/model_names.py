@@ -17,8 +17,11 @@ def is_name(asked: str, name: str) -> bool:
 
 
 def names_of(info: ModelInfo) -> tuple[str, ...]:
-    """All names of the served model, its own one first."""
-    return (info.model_id, *info.aliases)
+    """All names of the served model, its own one first, and none twice."""
+    named: dict[str, str] = {}
+    for name in (info.model_id, *info.aliases):
+        named.setdefault(_plain(name), name)
+    return tuple(named.values())
 
 
 def asked_name(fields: Fields, info: ModelInfo, field: str = "model") -> str:

@@ -11,6 +11,7 @@ from urllib.parse import unquote_to_bytes
 
 from http_api.fields import Fields, fields_of, require_text
 from opensled.core.errors import Unsupported
+from opensled.core.files import decode_text
 from opensled.core.images import URL_SAFE, Image, image_url
 
 # Where the APIs and MCP have a picture; "" = the part is the picture itself.
@@ -37,7 +38,8 @@ def find_picture(part: Mapping[str, Any], path: Callable[[str], str]) -> tuple[I
             raise Unsupported(
                 f"{where} has no picture: no files are stored here, send the picture itself", where
             )
-        where = ".".join(filter(None, (where, name)))
+        # Anthropic's, as its own service names it
+        where = ".".join(filter(None, (where, "image.source" if name == "source" else name)))
         value = value[name]
     text = require_text(value, where)
     url = text if ":" in text[:100] else f"data:;base64,{text}"
@@ -72,7 +74,7 @@ def _text_of(data: str) -> str | None:
             if encoded
             else unquote_to_bytes(body)
         )
-        read = raw.decode("utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
+        read = decode_text(raw)
     except (binascii.Error, ValueError):
         return None
     return None if "\0" in read or read.startswith(("%PDF-", "{\\rtf")) else read

@@ -37,7 +37,7 @@ def right_path(path: str) -> str:
         *((name, name) for name in (*V1, *OLLAMA, *OTHERS)),
         *((name.removeprefix("/v1"), name) for name in V1),
     ]
-    return next((name for end, name in known if meant.endswith(end)), path)
+    return next((name for end, name in known if meant.endswith(end)), "/" if meant == "/*" else path)
 
 
 class RightPaths:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from http_api.chat_messages import token_ids
 from http_api.fields import Fields, is_number, require_object, require_text
-from opensled.core.errors import InvalidRequest
+from opensled.core.errors import InvalidRequest, RequestError
 from opensled.core.messages import MAX_BIAS, ModelInfo, SamplingParams
 from opensled.core.penalties import require_served
 
@@ -22,6 +22,16 @@ def read_params(fields: Fields, info: ModelInfo, max_tokens: int) -> SamplingPar
 
     Raises InvalidRequest, and Unsupported for what the server that `info` describes does not serve.
     """
+    theirs = fields.number("repeat_penalty", None)  # llama.cpp's name of repetition_penalty
+    try:
+        return _read_params(fields, info, max_tokens, 1.0 if theirs is None else theirs)
+    except RequestError as error:
+        if theirs is not None and error.field == "repetition_penalty":
+            raise type(error)(f"repeat_penalty: {error}", "repeat_penalty") from error
+        raise
+
+
+def _read_params(fields: Fields, info: ModelInfo, max_tokens: int, repeats: float) -> SamplingParams:
     top_p = fields.number("top_p", 1.0)
     params = SamplingParams(
         temperature=fields.number("temperature", 1.0),
@@ -35,8 +45,10 @@ def read_params(fields: Fields, info: ModelInfo, max_tokens: int) -> SamplingPar
         min_p=fields.number("min_p", 0.0),
         presence_penalty=fields.number("presence_penalty", 0.0),
         frequency_penalty=fields.number("frequency_penalty", 0.0),
-        repetition_penalty=fields.number("repetition_penalty", 1.0),
+        repetition_penalty=fields.number("repetition_penalty", repeats),
     )
+    if fields.integer("repeat_last_n") == 0:  # of no token; any other number means the whole answer here
+        params = replace(params, presence_penalty=0.0, frequency_penalty=0.0, repetition_penalty=1.0)
     require_served(params, info)
     return params if top_p else replace(params, top_k=1)  # of a share of 0 the likeliest token is left
 

@@ -157,6 +157,7 @@ def _penalties() -> Schema:
     additive = {"type": "number", "minimum": -MAX_PENALTY, "maximum": MAX_PENALTY}
     factor = {"type": "number", "minimum": MIN_REPETITION, "maximum": MAX_PENALTY}
     return {
+        "repeat_penalty": number(factor, "llama.cpp's name of repetition_penalty, which is taken of both."),
         "min_p": number(
             {"type": "number", "minimum": 0, "maximum": 1},
             "Keep tokens at least P times as probable as the likeliest; 0 = all.",
@@ -173,7 +174,10 @@ def _penalties() -> Schema:
 
 def _without_penalties() -> Schema:
     zero = ("min_p", "presence_penalty", "frequency_penalty")
-    return {**{name: one_of(0, *EMPTY) for name in zero}, "repetition_penalty": one_of(1, *EMPTY)}
+    return {
+        **{name: one_of(0, *EMPTY) for name in zero},
+        **dict.fromkeys(("repetition_penalty", "repeat_penalty"), one_of(1, *EMPTY)),
+    }
 
 
 def _logit_bias(info: ModelInfo) -> Schema:

@@ -39,7 +39,7 @@ OPEN, NAMED, CLOSE = "<parameter={{ k }}>", '<parameter name="{{ k }}">', "</par
 GEMMA = "{{ f(c.function.arguments) }}"
 QWEN_VALUE = "{{ v | tojson if v is mapping or (v is sequence and v is not string) else v | string }}"
 ARG = "<arg_key>{{ k }}</arg_key>^<arg_value>" + TEXT + "</arg_value>^"
-DSML = "<｜DSML｜parameter name=\"{{ k }}\" string=\"{{ 'true' if v is string else 'false' }}\">" + TEXT
+DSML = "<D parameter name=\"{{ k }}\" string=\"{{ 'true' if v is string else 'false' }}\">" + TEXT
 HEADER = "{{ '<|start_header_id|>' + m.role + '<|end_header_id|>\n\n' }}"
 
 FAMILIES = {
@@ -59,7 +59,7 @@ FAMILIES = {
     "minimax-m2": chatml(
         f'<invoke name="{NAME}">^{each(NAMED + TEXT + CLOSE)}</invoke>^',
         "<minimax:tool_call>^", "</minimax:tool_call>",
-    ),
+    ).replace("<|im_end|>", "[e~["),
     "step-3": chatml(
         f'<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="{NAME}">'
         + each('<steptml:parameter name="{{ k }}">' + TEXT + "</steptml:parameter>")
@@ -75,9 +75,9 @@ FAMILIES = {
         "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>",
     ),
     "deepseek-v3.2": chatml(
-        f'<｜DSML｜invoke name="{NAME}">^{each(DSML + "</｜DSML｜parameter>^")}</｜DSML｜invoke>^',
-        "<｜DSML｜function_calls>^", "</｜DSML｜function_calls>",
-    ),
+        f'<D invoke name="{NAME}">^{each(DSML + "</D parameter>^")}</D invoke>^',
+        "<D function_calls>^", "</D function_calls>",
+    ).replace("D ", "{{ '｜DSML｜' }}"),
     "kimi-k2": chatml(
         f"<|tool_call_begin|>functions.{NAME}:{{{{ loop.index0 }}}}<|tool_call_argument_begin|>{ARGS}<|tool_call_end|>",
         "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>",
@@ -94,6 +94,15 @@ FAMILIES = {
     "hunyuan": chatml(f"<tool_call>{NAME}^```json^{ARGS}^```</tool_call>", "<tool_calls>^", "^</tool_calls>", "^"),
     "apertus": chatml(f'{{"{NAME}": {ARGS}}}', "<|tools_prefix|>[", "]<|tools_suffix|>", ", "),
     "nemotron-nano": chatml(json_call(), "<TOOLCALL>[", "]</TOOLCALL>", ", "),
+    "nemotron-nano-2": "{% if messages[-1].role == 'assistant' %}{% set messages = messages[:-1] %}{% endif %}"
+    + chatml(json_call(), "<TOOLCALL>[", "]</TOOLCALL>", ", "),
+    "longcat": chatml(
+        f"<longcat_tool_call>{NAME}^{each(ARG.replace('arg_', 'longcat_arg_'))}</longcat_tool_call>^"
+    ),
+    "olmo-3": chatml(PYTHON, "<function_calls>", "</function_calls>", "^"),
+    "glm-4-9b": chatml(f"{NAME}^{ARGS}").replace("m.tool_calls %}{{ c", "m.tool_calls[:1] %}{{ c"),
+    "functionary-3.2": chatml(f"{NAME}^{ARGS}", between=">>>"),
+    "hyperclova": chatml(json_call(), " -> tool/function_call^[", "]", ", "),
     "functionary-3.1": chatml(f"<function={NAME}>{ARGS}</function>"),
     "internlm": chatml(f"<|action_start|><|plugin|>^{json_call('name', 'parameters')}<|action_end|>"),
     "xlam": chatml(json_call(), "[", "]", ", "),
@@ -109,5 +118,8 @@ FAMILIES = {
 }  # fmt: skip
 UNKNOWN = {
     "sentences": chatml(f"<<call {NAME} with {{{{ c.function.arguments.values() | join(' and ') }}}}>>"),
+    "minimax-m3": chatml(
+        f'<tool_call><invoke name="{NAME}">{each("<{{ k }}>{{ v }}</{{ k }}>")}</invoke></tool_call>'
+    ),
     "yaml": chatml(f"call: {NAME}^{each('  {{ k }}: {{ v }}^')}"),
 }

@@ -41,7 +41,7 @@ NOT_HERE = {
     "systemctl": "there is no systemd in a namespace: the service is stopped and started",
     "service install": "there is no systemd in a namespace: a dry run, then the command line of the unit it prints",
     "service remove": "no service is installed in a namespace: says so",
-    "pip install": "typed; the libraries that OpenSLED needs are lent from .venv",
+    "pip install": "typed outside of the namespace; what .venv has of the libraries is lent",
 }
 # (walk, machine, command, its words behind `opensled`) -> what to say of it
 Rule = Callable[["Walk", HomeMachine, str, list[str]], str]
@@ -112,10 +112,7 @@ class Walk:
         return ""
 
     def _pip(self, machine: HomeMachine, text: str, words: list[str]) -> str:
-        own = (
-            " ." in text or '"."' in text or '".[' in text
-        )  # a checkout is built, with what comes from the index
-        machine.run(f"{text} --quiet{'' if own else ' --no-index'}", outside=own)
+        machine.run(f"{text} --quiet", outside=True)
         place = machine.run("~/opensled/bin/python -P -c 'import opensled; print(opensled.__file__)'")
         if not Path(place.strip()).is_relative_to(machine.home):
             raise OpenSledError(f"{machine.name} has OpenSLED of {place}, not of the wheel")

@@ -16,7 +16,7 @@ REFUSED = [
     ("top_logprobs", 1), ("top_logprobs", -1), ("presence_penalty", 2.5), ("frequency_penalty", float("nan")),
     ("presence_penalty", True), ("frequency_penalty", -2.5), ("frequency_penalty", "1"), ("min_p", -0.1),
     ("min_p", 1.5), ("min_p", float("inf")), ("repetition_penalty", 0), ("repetition_penalty", 2.5),
-    ("repetition_penalty", -1), ("repetition_penalty", float("nan")), ("repeat_penalty", 1.1),
+    ("repetition_penalty", -1), ("repetition_penalty", float("nan")), ("repeat_penalty", 2.5),
     ("logit_bias", {"2048": 1}), ("logit_bias", {"-1": 1}), ("logit_bias", {"05": 1}), ("logit_bias", {"a": 1}),
     ("logit_bias", {"5": 101}), ("logit_bias", {"5": "1"}), ("logit_bias", {"5": float("nan")}),
     ("logit_bias", [5]), ("logit_bias", {str(id): 1 for id in range(1025)}),
@@ -64,7 +64,7 @@ def test_a_form_of_another_type_is_refused(kind):
         ({"role": "user", "content": "a", "name": 1}, "messages[0].name"),
         ({"role": "assistant", "content": "a", "refusal": 1}, "messages[0].refusal"),
         (
-            {"role": "assistant", "function_call": {"name": "f", "arguments": "{"}},
+            {"role": "assistant", "function_call": {"name": "f", "arguments": 7}},
             "messages[0].function_call.arguments",
         ),
         ({"role": "assistant", "tool_calls": {"a": 1}}, "messages[0].tool_calls"),
@@ -79,7 +79,7 @@ def test_a_form_of_another_type_is_refused(kind):
         ),
         (
             {"role": "user", "content": [{"type": "image_url", "image_url": {}}]},
-            "messages[0].content[0].type",
+            "messages[0].content[0].image_url",
         ),
         ({"role": "user", "content": [{"type": "text"}]}, "messages[0].content[0].text"),
         ({"role": "user", "content": [7]}, "messages[0].content[0]"),

@@ -12,7 +12,7 @@ from http_api.call_arguments import by_schema
 from http_api.calls import CallReader
 from opensled.core.messages import CallForm, ChatMessage, Guide, Tool, ToolCall
 from opensled.text.answer_text import AnswerText
-from opensled.text.call_forms import BARE, TAGGED, call_marks
+from opensled.text.call_forms import BARE, TAGGED, TOLD, call_marks
 from opensled.text.tokenizer import TargetTokenizer
 from tests.call_families import FAMILIES, UNKNOWN
 from tests.fake_backend import FakeBackend, call, chat
@@ -74,13 +74,12 @@ def written(family: Chats, calls) -> str | None:
         ToolCall(f"call{at}wxyz", name, json.dumps(values)) for at, (name, values) in enumerate(calls)
     )
     asked = ChatMessage("user", "Q")
-    texts = [
-        text for text in family._show([asked, ChatMessage("assistant", "", made)]) if calls[0][0] in text
-    ]
+    chats = [[asked, ChatMessage("assistant", "", made), *after] for after in ((), (asked,))]
+    texts = [text for chat in chats for text in family._show(chat) if all(name in text for name, _ in calls)]
     if not texts:
         return None
     answer = texts[0].partition("Q")[2].partition("assistant")[2]
-    return re.split(r"<\|im_end\|>|<\|eot_id\|>", answer.removeprefix("<|end_header_id|>").lstrip())[0]
+    return re.split(r"<\|im_end\|>|<\|eot_id\|>|\[e~\[", answer.removeprefix("<|end_header_id|>").lstrip())[0]
 
 
 def allows(guides: GuideCompiler, guide: Guide, text: str) -> bool:
@@ -115,6 +114,7 @@ def test_a_form_that_is_not_known_is_none(name):
 @pytest.mark.parametrize(
     ("template", "form"),
     [("{{ messages }}", BARE), ("{{ messages }}{{ tools }}", BARE), ("{{ tools }}<tool_call>", TAGGED),
+     ("{{ tools }}<|tool_call|>", TOLD[-2][1]),
      ("<|channel|>{{ messages[0].tool_calls }}", TAGGED)],
 )  # fmt: skip
 def test_templates_that_show_no_calls(template, form):
@@ -140,6 +140,8 @@ def test_templates_that_show_no_calls(template, form):
         ({}, "[1", "[1"),
         ({}, "7", 7),
         ({"type": "number"}, "NaN", "NaN"),
+        ({"type": "STRING"}, "42", "42"),
+        ({"type": "float"}, "42", 42),
     ],
 )
 def test_a_value_is_what_its_schema_says(schema, text, value):
@@ -187,6 +189,8 @@ def test_marks_that_are_special_tokens_are_text_where_tools_may_be_called():
     ):
         text = AnswerText(TargetTokenizer(saved), (), marks=marks)
         assert text.commit(tuple(tokens)).text + text.end()[1] == shown
+    ended = AnswerText(TargetTokenizer(saved), (), [tree.token_to_id("[ARGS]")], call_marks(guide, form))
+    assert ended.commit(tuple(tokens)).text == answer.replace("[ARGS]", ""), "an end has no text"
 
 
 def test_a_chat_of_a_model_whose_calls_are_not_known_is_served_as_text_and_says_so():

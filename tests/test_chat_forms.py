@@ -234,10 +234,12 @@ def test_templates_that_take_one_call_or_no_text_beside_thoughts():
     alone = [ChatMessage("assistant", "", reasoning="Hm.")]
     assert rendered(start.replace("@", "1") + "-{% endfor %}", alone) == "-"
     first = "{% for message in messages %}{% if message.tool_calls %}{% set c = message.tool_calls[0] %}"
-    first += "call{% endif %}{{ message.content }};{% endfor %}"
+    first += "{{ c.function.name }}{% endif %}{{ message.content }};{% endfor %}"
     twice = replace(CALL, tool_calls=(*CALL.tool_calls, ToolCall("call_2", "light", "{}")))
     results = [RESULT, replace(RESULT, content="done too", tool_call_id="call_2")]
-    assert rendered(first, [twice, *results, *chat("u:A")]) == "call;done;call;done too;A;"
+    assert rendered(first, [twice, *results, *chat("u:A")]) == "light;done;light;done too;A;"
+    of_system = "{% for m in messages %}{{ m.tools }}{{ m.content }};{% endfor %}"
+    assert '"name": "light"' in rendered(of_system, chat("u:A"), Tool("light"))
 
 
 # -- where templates and ends are looked up --------------------------------------------------------------

@@ -93,7 +93,7 @@ def test_files_by_importance(config_paths: tuple[Path, Path]) -> None:
 def test_the_environment_is_the_processs(
     config_paths: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("OPENSLED_SEED", "-5")
+    monkeypatch.setenv("OPENSLED_SEED", '"-5"\r')  # as a file for variables may have it
     monkeypatch.setenv("OPENSLED_MODE", "")  # empty counts as not set
     monkeypatch.setenv("OPENSLED_WHAT", "no variable sets a positional argument")
     assert resolve(Sample, "sample", {}) == Sample(seed=-5)

@@ -32,6 +32,7 @@ def record(name="hub", addresses=(NEAR,), port=7411):
 def test_a_good_record_is_an_address():
     assert record() == FoundServer("hub", (NEAR,), 7411)
     assert record(addresses=("fd00::1", NEAR)).addresses == (NEAR, "fd00::1")
+    assert record(addresses=("169.254.17.3",)).addresses == ("169.254.17.3",)  # at the other end of a cable
 
 
 @pytest.mark.parametrize(

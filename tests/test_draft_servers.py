@@ -75,14 +75,11 @@ def stub(kind):
 @pytest.mark.parametrize(
     ("url", "place", "base"),
     [
-        ("http://mac:11434", "mac:11434", ""),
-        ("http://mac:1234/v1/", "mac:1234", ""),
-        ("http://mac/llama", "mac:80", "/llama"),
-        ("http://[::1]:8080", "[::1]:8080", ""),
-        ("HTTP://Mac:1/x/v1", "mac:1", "/x"),
-        ("http://mac:8000/v3/chat/completions", "mac:8000", "/v3"),
+        ("http://mac:11434", "mac:11434", ""), ("http://mac:1234/v1/", "mac:1234", ""),
+        ("http://mac/llama", "mac:80", "/llama"), ("http://[::1]:8080", "[::1]:8080", ""),
+        ("HTTP://Mac:1/x/v1", "mac:1", "/x"), ("http://mac:8000/v3/chat/completions", "mac:8000", "/v3"),
     ],
-)
+)  # fmt: skip
 def test_an_address(url, place, base):
     found = draft_address(url)
     assert (found.place, found.base, found.tls) == (place, base, None)
@@ -90,19 +87,9 @@ def test_an_address(url, place, base):
 
 @pytest.mark.parametrize(
     "url",
-    [
-        "mac:11434",
-        "ftp://mac",
-        "http://",
-        "http://user:secret@mac",
-        "http://mac?x=1",
-        "http://mac:99999",
-        "http://mac/a b",
-        "http://mac/\r\nX: y",
-        "http://[::1",
-        "",
-    ],
-)
+    ["mac:11434", "ftp://mac", "http://", "http://user:secret@mac", "http://mac?x=1", "http://mac:99999",
+     "http://mac/a b", "http://mac/\r\nX: y", "http://[::1", ""],
+)  # fmt: skip
 def test_what_is_no_address(url):
     with pytest.raises(UsageError, match="is no address of a server"):
         draft_address(url)
@@ -295,12 +282,9 @@ FORMS = {  # paths and answers of servers whose models are listed otherwise
     "names alone": {"/v1/models": {"models": ["draft"]}},
     "another key": {"/v1/models": {"data": [{"name": "draft", "max_model_len": 2048}]}},
     "an answer in one piece": {"/v1/models": {"data": ONE}, "whole": True},
-    "a version as Ollama has it": {
-        "/v1/models": {"data": ONE},
-        "/api/version": OWN,
-        "/api/tags": {"detail": "?"},
-    },
+    "a version as Ollama": {"/v1/models": {"data": ONE}, "/api/version": OWN, "/api/tags": {"detail": "?"}},
     "labels of each model": {"/v1/models": LABELLED},
+    "adapters of a model": {"/v1/models": [{"id": "lora", "parent": "draft"}, *ONE]},
     "lists as Ollama has them, without its answers": {
         "/api/version": OWN,
         "/api/tags": {"models": [{"name": "draft"}]},
@@ -314,7 +298,7 @@ FORMS = {  # paths and answers of servers whose models are listed otherwise
 
 
 @pytest.mark.parametrize(
-    "suffix", ["", "/v1", "/v3", "/v1/", "/v1/completions", "/v1/chat/completions", "/v1/models"]
+    "suffix", ["", "/v1", "/v3", "/v1/", "/v1/completions", "/v1/chat/completions", "/v1/models", "/api"]
 )
 @pytest.mark.parametrize("kind", FORMS)
 def test_servers_that_are_like_another(kind, suffix):
@@ -325,6 +309,26 @@ def test_servers_that_are_like_another(kind, suffix):
         drafter.begin(tiny_tokenizer().encode_rendered(STORY[:40]), greedy())
         assert pull(drafter) and "draft by text" in made.name
         drafter.close()
+
+
+@pytest.mark.parametrize("base", ["/x", "/x/api"])
+@pytest.mark.parametrize(
+    ("listed", "wanted", "model"),
+    [
+        (["docker.io/ai/x:latest"], "ai/X", "docker.io/ai/x:latest"), (["ai/x:360M", "y"], "x", "ai/x:360M"),
+        (["C:\\m\\q.gguf"], "m/q.gguf", "C:\\m\\q.gguf"), (["a"], "hid", "hid"), (None, "hid", "hid"),
+        (["x:1", "x:2"], "x", "x"), (None, "", "no draft server.* /v1/models with status 404"), ([], "", "has none"),
+    ],
+)  # fmt: skip
+def test_a_model_is_named_as_people_name_it_and_need_not_be_listed(base, listed, wanted, model):
+    data = {"object": "list", "data": [{"id": name} for name in listed or ()] or None}
+    form = {"whole": True, "/v1/models" if listed is not None else "": data}
+    with stub_of(FormsHandler, form=form, base=base, writer=narrator(STORY)) as stub:
+        if wanted:
+            assert find_server(draft_address(f"{stub.url}/x"), wanted).model == model
+            return
+        with pytest.raises(UsageError, match=model):
+            find_server(draft_address(f"{stub.url}/x"), "")
 
 
 def test_a_cold_start_is_awaited_in_the_background(kind, hurried, monkeypatch):
@@ -367,15 +371,11 @@ def test_a_device_with_a_draft_server_looks_up_and_asks_it(kind, stub):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"drafter": "server"}, "needs --draft-url"),
-        (
-            {"drafter": "llamacpp", "draft_model": "tiny-draft", "draft_url": "http://mac"},
-            "--drafter llamacpp asks no server",
-        ),
+        ({"drafter": "server"}, "needs --draft-url"), ({"draft_url": "ftp://mac"}, "is no address"),
+        ({"drafter": "llamacpp", "draft_model": "tiny-draft", "draft_url": "http://mac"}, "llamacpp asks no server"),
         ({"drafter": "llamacpp", "draft_url": "http://mac"}, "--drafter llamacpp asks no server"),
-        ({"draft_url": "ftp://mac"}, "is no address"),
     ],
-)
+)  # fmt: skip
 def test_options_that_make_no_sense(options, said):
     with pytest.raises(UsageError, match=said):
         FittingFactory(DeviceConfig(**options)).fit(tiny_info(), tiny_tokenizer())

@@ -7,6 +7,7 @@ import ssl
 import subprocess
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
@@ -18,10 +19,14 @@ import pytest
 from edge_client.draft_servers.address import draft_address
 from edge_client.draft_servers.http_stream import fetch
 from edge_client.link.link_errors import explain
+from home.service.manager import account
+from http_api.fields import parse_object
 from http_api.listening import listen, listen_everywhere, tell_api
 from opensled.cli import main as cli
+from opensled.cli.colour import prepare_streams, require_utf8
+from opensled.cli.config_file import read_file
 from opensled.core.errors import OpenSledError, UsageError
-from opensled.core.files import NO_HOME, home, read_kept, user_path, write_whole
+from opensled.core.files import NO_HOME, home, read_kept, read_token, user_path, write_whole
 from opensled.metrics.exposition import MetricsPort
 from opensled.models.hub import read_pin
 from opensled.models.hub_client import HubClient, _Proxies
@@ -104,12 +109,8 @@ def test_without_a_home_commands_go_on_and_what_needs_one_names_it(monkeypatch, 
     assert home() == NO_HOME and user_path("~/x") == NO_HOME / "x" and user_path("x") == Path("x")
     with pytest.raises(UsageError, match="no user here"):
         user_path("~nobody-of-this-name/x")
-    for words, code in (
-        (["models", "path", "smollm2"], 3),
-        (["pull", "some/model"], 5),
-        (["pair", "list"], 0),
-    ):
-        assert cli.main(words) == code
+    for words, code in (("models path smollm2", 3), ("pull some/model", 5), ("pair list", 0)):
+        assert cli.main(words.split()) == code
     monkeypatch.setattr(Path, "mkdir", Mock(side_effect=PermissionError(13, "Permission denied")))
     with pytest.raises(OSError, match="Permission denied; set HOME"):
         write_whole(home() / ".config/opensled/x", b"")
@@ -145,6 +146,30 @@ def test_arguments_variables_and_names_of_files_are_utf8_in_every_locale(command
     )
 
 
+def test_a_process_begins_anew_once_and_a_user_may_have_no_name(monkeypatch):
+    monkeypatch.setattr(sys, "getfilesystemencoding", lambda: "ascii")
+    monkeypatch.setattr(os, "execv", Mock())
+    monkeypatch.delenv("PYTHONUTF8", raising=False)
+    for _ in range(2):
+        require_utf8()
+    os.execv.assert_called_once_with(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    monkeypatch.setattr("pwd.getpwuid", Mock(side_effect=KeyError))
+    assert account() == str(os.getuid())
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_files_bodies_and_input_may_be_as_windows_writes_them(monkeypatch, tmp_path, encoding):
+    for name, text in (("opensled.toml", 'a = "ü"\r\n'), ("key", "one\r\n")):
+        (tmp_path / name).write_bytes(text.encode(encoding))
+        (tmp_path / name).chmod(0o600)
+    assert read_file(tmp_path / "opensled.toml") == {"a": "ü"} == parse_object('{"a": "ü"}'.encode(encoding))
+    assert read_token(str(tmp_path / "key")) == "one"
+    for name in ("stdin", "stdout", "stderr"):
+        monkeypatch.setattr(sys, name, TextIOWrapper(BytesIO("hi".encode("utf-8-sig"))))
+    prepare_streams()
+    assert sys.stdin.read() == "hi"
+
+
 @pytest.mark.parametrize("name", VARIABLES)
 @pytest.mark.parametrize("kind", ["gone", "text", "folder", "DER"])
 def test_a_variable_for_authorities_that_cannot_be_used_is_named(monkeypatch, tmp_path, name, kind):
@@ -157,6 +182,8 @@ def test_a_variable_for_authorities_that_cannot_be_used_is_named(monkeypatch, tm
     error = ssl.SSLCertVerificationError(1, "x")
     error.verify_code, error.verify_message = 20, "unable to get local issuer certificate"
     grpcs = explain(grpc.StatusCode.UNAVAILABLE, "CERTIFICATE_VERIFY_FAILED", "far.example:1", True)
+    own = explain(grpc.StatusCode.UNAVAILABLE, "CERTIFICATE_VERIFY_FAILED", "far:1", True, ca=True)
+    assert str(tmp_path) not in str(own)
     for told in (why_untrusted(error, "next"), str(grpcs)):
         assert (f"{name} names {tmp_path / kind}, which cannot" in told) == (kind != "DER")
     assert (written(tmp_path).read_bytes().strip() in (system_authorities() or b"")) == (kind == "DER")
@@ -193,22 +220,13 @@ BEHIND = (
     "Cisco AnyConnect Virtual Miniport Adapter for Windows x64", "PANGP Virtual Ethernet Adapter Secure",
     "Fortinet SSL VPN Virtual Ethernet Adapter", "Juniper Networks Virtual Adapter", "LogMeIn Hamachi Virtual Adapter",
     "Check Point Virtual Network Adapter For Endpoint VPN Client", "Mullvad Tunnel", "ham0", "Radmin VPN",
-    "cni0", "vboxnet0", "lxcbr0", "podman1", "hassio", "vEthernet (WSL)", "bridge100", "incusbr0",
+    "cni0", "vboxnet0", "lxcbr0", "podman1", "hassio", "vEthernet (WSL)", "bridge100", "incusbr0", "rmnet_data0",
+    "v4-rmnet_data0", "ccmni1", "waydroid0", "col0", "l4tbr0",
 )  # fmt: skip
 NETWORKS = (
-    "enx00e04c680001",
-    "wlp3s0",
-    "br-lan",
-    "br0",
-    "en0",
-    "vmbr0",
-    "bond0",
-    "Ethernet 2",
-    "WLAN",
-    "Microsoft Hyper-V Network Adapter",
-    "Red Hat VirtIO Ethernet Adapter",
-    "vmxnet3 Ethernet Adapter",
-)
+    "enx00e04c680001", "wlp3s0", "br-lan", "br0", "en0", "vmbr0", "bond0", "Ethernet 2", "WLAN",
+    "Microsoft Hyper-V Network Adapter", "Red Hat VirtIO Ethernet Adapter", "vmxnet3 Ethernet Adapter",
+)  # fmt: skip
 
 
 def adapter(name, *ips):
@@ -261,7 +279,14 @@ def test_what_listens_at_every_address_takes_both_kinds(monkeypatch):
     metrics.close()
     both = [(family, 1, 6, "", ("", 0)) for family in (socket.AF_INET6, socket.AF_INET)]
     monkeypatch.setattr(socket, "getaddrinfo", Mock(side_effect=lambda *_, **__: both))
+    create, own = socket.create_server, {socket.AF_INET: "127.0.0.1", socket.AF_INET6: "::1"}
+    monkeypatch.setattr(
+        socket, "create_server", lambda place, family, **_: create((own[family], place[1]), family=family)
+    )
     listeners = listen_everywhere("localhost:0")
-    assert listeners[0].getsockname()[0] == "127.0.0.1"
+    assert [each.getsockname()[0] for each in listeners] == ["127.0.0.1", "::1"]
+    assert len({each.getsockname()[1] for each in listeners}) == 1
     for each in listeners:
+        with socket.socket(each.family) as client:
+            client.connect(each.getsockname()[:2])
         each.close()

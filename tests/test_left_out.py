@@ -22,11 +22,11 @@ from tests.left_out_cases import (
     ANNOTATIONS,
     ASKED,
     ASKED_OF,
+    CUT_ARGUMENTS,
     DEFAULTS,
     EMPTY,
     HISTORIES,
     ITEMS,
-    NO_ARGUMENTS,
     NO_TEXT,
     OFF,
     OPTIONS,
@@ -213,7 +213,14 @@ def test_items_come_back_as_they_were_kept(items, turns):
     assert [(turn.role, turn.content) for turn in prompt[1:-1]] == turns
 
 
-@pytest.mark.parametrize("arguments", NO_ARGUMENTS, ids=range(len(NO_ARGUMENTS)))
+@pytest.mark.parametrize("arguments", CUT_ARGUMENTS, ids=range(len(CUT_ARGUMENTS)))
+def test_arguments_that_are_no_object_are_told_as_they_are(arguments):
+    for path in CHATS:
+        (call,) = taken(path, messages=called(arguments))[0].prompt[1].tool_calls
+        assert json.loads(call.arguments) == {"input": arguments}
+
+
+@pytest.mark.parametrize("arguments", [[1], 3])
 def test_a_fault_in_a_call_names_its_field(arguments):
     where = "messages[1].tool_calls[0].function.arguments"
     assert refusal(ask(CHATS[0], messages=called(arguments))[1])["param"] == where

@@ -174,6 +174,11 @@ def test_copies_of_files_count_as_free_and_a_container_ends_at_its_limit(tmp_pat
     (tmp_path / "memory.stat").write_text("anon 400000000\nfile 599000000\n")
     assert available_host_bytes(tmp_path / "meminfo", tmp_path) == 600_000_000
     assert available_host_bytes(tmp_path / "none", tmp_path / "none") > 0
+    (tmp_path / "own").write_text("4:memory:/job\n3:cpu:/\n0::/service/x\n")
+    for number, limit in ((500, "service/memory.max"), (300, "memory/job/memory.limit_in_bytes")):
+        (tmp_path / limit).parent.mkdir(parents=True)
+        (tmp_path / limit).write_text(f"{number}\n")
+        assert available_host_bytes(tmp_path / "meminfo", tmp_path, tmp_path / "own") == number
 
 
 def test_a_device_without_graphs_says_nothing_of_them() -> None:

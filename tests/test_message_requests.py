@@ -129,4 +129,6 @@ def test_pictures_that_are_refused(source):
     backend = FakeBackend(images=ImageFacts(token_id=3, rows=9))
     error = refusal(ask(backend, messages=user({"type": "image", "source": source})))
     (field,) = source
-    assert f"messages[0].content[0].source{'' if field == 'file_id' else '.' + field} " in error["message"]
+    assert (
+        f"messages[0].content[0].image.source{'' if field == 'file_id' else '.' + field} " in error["message"]
+    )

@@ -40,7 +40,7 @@ def test_every_api_refuses_the_same_names_and_says_which_ones_there_are(path, na
 
 
 def test_all_names_are_listed_and_answers_tell_whose_they_are():
-    backend = FakeBackend(**ALIASES)
+    backend = FakeBackend(aliases=("Tiny", *ALIASES["aliases"], "GPT-4o"))
     listed = call(backend, "/v1/models", method="GET").json()["data"]
     assert [card["id"] for card in listed] == ["tiny", "gpt-4o", "Home/Chat"]
     tags = call(backend, "/api/tags", method="GET").json()["models"]

@@ -185,12 +185,10 @@ REFUSED_CHAT = [
     ({"messages": [{"role": "robot", "content": ""}]}, "messages[0].role"),
     ({"messages": ["Hi"]}, "messages[0]"),
     ({"messages": "Hi"}, "messages"),
-    ({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]},
-     "messages[0].tool_calls[0].function.arguments"),
     ({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": [1]}}]}]},
      "messages[0].tool_calls[0].function.arguments"),
     ({"tools": [{"type": 7}]}, "tools[0].type"),
-    ({"tools": [TURN_ON, TURN_ON]}, "tools"),
+    ({"tools": [TURN_ON, {"name": "HassTurnOn"}]}, "tools"),
 ]  # fmt: skip
 REFUSED_GENERATE = [
     ({"suffix": "b"}, "suffix"),

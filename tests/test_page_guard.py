@@ -142,8 +142,10 @@ def test_a_machine_without_a_name_has_none(monkeypatch):
     for host in ("", ".local", ":80", "-"):
         assert not names_own_machine(host)
     monkeypatch.setattr(socket, "gethostname", lambda: "Pi.Home.Example")
-    assert names_own_machine("PI.local:1") and names_own_machine("pi")
-    assert not names_own_machine("pi.home.example") and not names_own_machine("home.example")
+    assert all(map(names_own_machine, ("PI.local:1", "pi", "pi.lan", "pi.fritz.box:80", "pi.home.arpa")))
+    assert not any(map(names_own_machine, ("pi.home.example", "home.example", ".lan", "x.lan", "pi.lan.x")))
+    monkeypatch.setattr(socket, "gethostname", lambda: "my_pc")
+    assert names_own_machine("my_pc:8000")
 
 
 # -- origins ------------------------------------------------------------------------------------------------------

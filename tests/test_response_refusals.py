@@ -27,7 +27,7 @@ REFUSED = [
     ({"tools": [{"type": "namespace", "name": "n", "tools": 7}]}, "tools[0].tools"),
     ({"tools": [{"type": "namespace", "tools": []}]}, "tools[0].name"), ({"tools": [{"type": 7}]}, "tools[0].type"),
     ({"tools": [{"type": "function"}]}, "tools[0].name"), ({"tools": [{**LAMP, "a": 1}]}, "tools[0].a"),
-    ({"tools": [LAMP, LAMP]}, "tools"), ({"tools": [LAMP], "tool_choice": "always"}, "tool_choice"),
+    ({"tools": [LAMP, {**LAMP, "strict": True}]}, "tools"), ({"tools": [LAMP], "tool_choice": "always"}, "tool_choice"),
     ({"tools": [LAMP], "tool_choice": {"type": "function", "name": "door"}}, "tool_choice"),
     ({"tools": [LAMP], "tool_choice": {"type": "file_search"}}, "tool_choice.type"),
     ({"tools": [LAMP], "tool_choice": {"type": "function", "name": "lamp", "a": 1}}, "tool_choice.a"),
@@ -49,10 +49,10 @@ ITEMS = [
     ([{"role": "user"}], "input[0].content"), ([MESSAGE, {"type": "mesage"}], "input[1].type"),
     ([{"type": "item_reference", "id": "a"}], "input[0].type"), ([{"type": "reasoning"}], "input"),
     ([{"type": "function_call", "name": "a", "call_id": 7}], "input[0].call_id"),
-    ([{"type": "function_call", "call_id": "a", "name": "f", "arguments": "[1]"}], "input[0].arguments"),
+    ([{"type": "function_call", "call_id": "a", "name": "f", "arguments": [1]}], "input[0].arguments"),
     ([{"type": "function_call_output", "output": "a", "call_id": 7}], "input[0].call_id"),
-    ([{**MESSAGE, "content": [{"type": "input_image", "image_url": "a"}]}], "input[0].content[0].type"),
-    ([{**MESSAGE, "content": [{"type": "input_file", "file_id": "a"}]}], "input[0].content[0].type"),
+    ([{**MESSAGE, "content": [{"type": "input_image", "image_url": "a"}]}], "input[0].content[0].input_image"),
+    ([{**MESSAGE, "content": [{"type": "input_file", "file_id": "a"}]}], "input[0].content[0].input_file"),
     ([{**MESSAGE, "content": [{"type": "input_text"}]}], "input[0].content[0].text"),
 ]  # fmt: skip
 

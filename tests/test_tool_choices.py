@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from opensled.core.messages import Guide, Tool
@@ -47,6 +49,23 @@ def asked(path: str, names=NAMES, **fields):
         text["max_tokens"] = 9
     body = {"model": "tiny", "tools": [TOOLS[path](name) for name in names], **text, **fields}
     return backend, call(backend, path, body={**body, "stream": False})
+
+
+SCHEMA = {"type": "OBJECT", "properties": {"at": {"type": "INTEGER"}}}
+FORMS = [
+    {"type": "function", "function": {"name": "sun", "parameters": SCHEMA}},
+    {"type": "function", "name": "sun", "parameters": SCHEMA},
+    {"type": "custom", "name": "sun", "input_schema": SCHEMA},
+    {"name": "sun", "inputSchema": SCHEMA, "annotations": {"readOnlyHint": True}, "outputSchema": SCHEMA},
+]
+
+
+@pytest.mark.parametrize("path", TOOLS)
+def test_a_tool_has_the_form_of_any_api_and_may_come_twice(path):
+    for form in FORMS:
+        backend, answer = asked(path, tools=[form, form], tool_choice="sun")
+        assert answer.status_code == 200, answer.text
+        assert backend.tasks[0].guide.tools == (Tool("sun", "", json.dumps(SCHEMA)),)
 
 
 @pytest.mark.parametrize("path", TOOLS)

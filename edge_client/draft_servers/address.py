@@ -74,7 +74,7 @@ def _base(path: str) -> str:
     path = re.sub(
         r"/+(chat/completions|completions?|models|api/(generate|chat|tags))/*$", "", path.rstrip("/")
     )
-    return "" if path == "/api" else path.rstrip("/").removesuffix("/v1")
+    return path.rstrip("/").removesuffix("/v1")
 
 
 def _no_address(url: str, why: str) -> UsageError:

@@ -75,11 +75,17 @@ def writes_text(name: str, entry: dict[str, Any]) -> bool:
 def list_models(address: DraftAddress) -> dict[str, dict[str, Any]]:
     """The models that a server lists, each with its entry. Raises DraftSourceError."""
     answer = fetch(address, "/v1/models")
-    if not isinstance(answer.get("data", answer.get("models")), list):
+    if not isinstance(answer.get("data", answer.get("models")), list) and answer.get("object") != "list":
         raise DraftSourceError("its /v1/models lists none")
     names = ("id", "name", "model")
     named = [(next(filter(None, map(entry.get, names)), None), entry) for entry in list_entries(answer)]
     return {name: entry for name, entry in named if isinstance(name, str)}
+
+
+def writes_at(address: DraftAddress, model: str) -> bool:
+    """Whether a model, which need not be listed, writes. Raises DraftSourceError, or NotFound where it is not there."""
+    asked = {"model": model, "prompt": "The", "max_tokens": 1}
+    return "choices" in fetch(address, CompletionsText.path, asked)
 
 
 def context_of(entry: dict[str, Any]) -> int:

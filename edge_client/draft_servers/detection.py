@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import PurePath
 from typing import Any, NamedTuple, TypeVar
 
@@ -33,11 +34,25 @@ class Found(NamedTuple):
 
 
 def find_server(address: DraftAddress, wanted: str) -> Found:
-    """The server at `address`, with its model `wanted`; "" = the only one it has.
+    """The server at `address`, with its model `wanted`; "" = the only one it has. People leave out /api, or paste it.
 
     Raises UsageError for what is no draft server and where a model has to be named, NotFound for a model that it does
     not have, Unauthorized, and NotReady.
     """
+    base, reasons = address.base, list[str]()
+    for each in dict.fromkeys((base, base.removesuffix("/api"), f"{base}/api")):
+        found = _find_below(replace(address, base=each), wanted)
+        if isinstance(found, Found):
+            return found
+        reasons.append(found)
+    raise UsageError(
+        f"at {address.place} is no draft server: it answers neither /props (llama-server), /api/version (Ollama) "
+        f"nor /v1/models (LM Studio and others), below {base or '/'}; {reasons[0]}"
+    )
+
+
+def _find_below(address: DraftAddress, wanted: str) -> Found | str:
+    """The server whose API is below the path of `address`, or why there is none."""
     if facts := _ask(llama_server.read_facts, address):
         if facts.is_router:
             models = _texts({name: {} for name in facts.models})
@@ -47,25 +62,37 @@ def find_server(address: DraftAddress, wanted: str) -> Found:
         name = _choose(address, facts.models[:1], wanted, facts.models + facts.aliases)
         return Found(LLAMA, PurePath(name).name, address, facts)
     if (tags := _ask(ollama.list_models, address)) is not None:
-        at_home = {name: entry for name, entry in tags.items() if not ollama.is_remote(name, entry)}
-        if tags and not at_home and not wanted:
-            raise UsageError(
-                f"the draft server {address.place} sends the texts of its models to ollama.com ({_shown([*tags])}); "
-                "pull one there that runs on it, or name one: --draft-model NAME"
-            )
-        short = [name.removesuffix(":latest") for name in tags]
-        return Found(OLLAMA, _choose(address, _texts(at_home), wanted, [*tags, *short]), address)
+        return Found(OLLAMA, _choose_at_home(address, tags, wanted), address)
+    return _completions_at(address, wanted)
+
+
+def _completions_at(address: DraftAddress, wanted: str) -> Found | str:
     try:
-        listed = completions.list_models(address)
+        listed, why = completions.list_models(address), ""
     except NotReady:
         raise
     except (NotFound, DraftSourceError) as error:
-        raise UsageError(
-            f"at {address.place} is no draft server: it answers neither /props (llama-server), /api/version (Ollama) "
-            f"nor /v1/models (LM Studio and others), below {address.base or '/'}; {error}"
-        ) from error
+        listed, why = {}, str(error)
+    # Gateways list not all that they take, and some of them nothing
+    is_unlisted = bool(wanted) and not _meant([*listed], wanted)
+    if is_unlisted and _ask(partial(completions.writes_at, model=wanted), address):
+        return Found(COMPLETIONS, wanted, address)
+    if why:
+        return why
     name = _choose(address, _texts(listed), wanted, [*listed])
     return Found(COMPLETIONS, name, address, context=completions.context_of(listed[name]))
+
+
+def _choose_at_home(address: DraftAddress, tags: dict[str, dict[str, Any]], wanted: str) -> str:
+    """The name of an Ollama's model."""
+    at_home = {name: entry for name, entry in tags.items() if not ollama.is_remote(name, entry)}
+    if tags and not at_home and not wanted:
+        raise UsageError(
+            f"the draft server {address.place} sends the texts of its models to ollama.com ({_shown([*tags])}); "
+            "pull one there that runs on it, or name one: --draft-model NAME"
+        )
+    short = [name.removesuffix(":latest") for name in tags]
+    return _choose(address, _texts(at_home), wanted, [*tags, *short])
 
 
 def _ask(read: Callable[[DraftAddress], Answer], address: DraftAddress) -> Answer | None:
@@ -89,23 +116,29 @@ def _routed(address: DraftAddress) -> Found:
 
 
 def _texts(models: dict[str, dict[str, Any]]) -> list[str]:
-    """Those of a list of models that write text, or all of them."""
-    return [name for name, entry in models.items() if completions.writes_text(name, entry)] or [*models]
+    """Those of a list of models that write text, without the adapters of one, or all of them."""
+    texts = [name for name, entry in models.items() if completions.writes_text(name, entry)]
+    return [name for name in texts if not models[name].get("parent")] or [*models]
 
 
 def _choose(address: DraftAddress, models: Sequence[str], wanted: str, known: Sequence[str]) -> str:
     """The model's name for requests. `known`: further names. One that only embeds has to be named."""
     listed = _shown(models)
     if wanted:
-        meant = [name for name in (*models, *known) if wanted == name or _plain(wanted) in _forms(name)]
-        if not meant:
-            raise NotFound(
-                f"the draft server {address.place} has no model {wanted!r}; it has {listed}", "model"
-            )
-        return wanted if wanted in meant else meant[0]
+        if meant := _meant([*models, *known], wanted):
+            return meant
+        raise NotFound(f"the draft server {address.place} has no model {wanted!r}; it has {listed}", "model")
     if len(models) != 1:
         raise UsageError(f"--draft-model NAME: the draft server {address.place} has {listed}")
     return models[0]
+
+
+def _meant(names: Sequence[str], wanted: str) -> str:
+    """That of the names which a person wrote as `wanted`, who may leave out a tag that only one has; "" = none."""
+    plain = _plain(wanted)
+    meant = [name for name in names if plain in _forms(name)]
+    tagged = {name for name in names if plain in [form.partition(":")[0] for form in _forms(name)]}
+    return wanted if wanted in names else next(iter(meant), tagged.pop() if len(tagged) == 1 else "")
 
 
 def _shown(models: Sequence[str]) -> str:
@@ -113,12 +146,12 @@ def _shown(models: Sequence[str]) -> str:
     return listed + (f" and {len(models) - SHOWN} more" if len(models) > SHOWN else "")
 
 
-def _forms(name: str) -> tuple[str, ...]:
-    """How people write the name of a model that a server lists, in lower case."""
-    plain = _plain(name)
-    last = re.split(r"[/\\]", plain)[-1]
-    return plain, last, last.removesuffix(".gguf")
+def _forms(name: str) -> list[str]:
+    """How people write the name of a model that a server lists, in lower case: with fewer of its folders or none."""
+    parts = _plain(name).split("/")
+    return ["/".join(parts[start:]) for start in range(len(parts))] + [parts[-1].removesuffix(".gguf")]
 
 
 def _plain(name: str) -> str:
-    return re.sub(r"^(hf\.co|huggingface\.co)/", "", name.lower()).removesuffix(":latest").replace("@", ":")
+    name = name.lower().replace("\\", "/").replace("@", ":")
+    return re.sub(r"^(hf\.co|huggingface\.co)/", "", name).removesuffix(":latest")

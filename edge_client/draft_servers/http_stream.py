@@ -54,7 +54,7 @@ class Exchange:
 
     def __init__(self, address: DraftAddress, path: str, body: dict[str, Any] | None = None) -> None:
         """Send `body` by POST; None = GET."""
-        self._place = address.place
+        self._place, self._path = address.place, path
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD)
         self._received = 0
         try:
@@ -97,7 +97,7 @@ class Exchange:
                 yield None
             else:
                 break
-        raise _refusal(self._place, event, said)
+        raise _refusal(self._place, self._path, event, said)
 
     def lines(self) -> Generator[bytes | None, None, None]:
         """The lines of the body, without their ends; None = a moment has passed without one."""
@@ -176,9 +176,9 @@ def _cause(error: OSError) -> str:
     return why_untrusted(error, remedy) or error.strerror or str(error) or type(error).__name__
 
 
-def _refusal(place: str, response: h11.Response, said: bytes) -> Exception:
+def _refusal(place: str, path: str, response: h11.Response, said: bytes) -> Exception:
     status = response.status_code
-    why = f"it answers with status {status}{_told(said)}"
+    why = f"it answers {path} with status {status}{_told(said)}"
     if status in (401, 403):
         return Unauthorized(
             f"the draft server {place} wants a key (status {status}{_told(said)}); put it into a file of mode 600 that "

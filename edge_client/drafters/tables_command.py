@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from opensled.cli.config import option
 from opensled.core.errors import NotFound, UnsupportedModel, UsageError, first_line
-from opensled.core.files import read_bytes, user_path
+from opensled.core.files import decode_text, read_bytes, user_path
 from opensled.core.vocabulary import fingerprint
 from opensled.drafting import table_file
 from opensled.drafting.table_file import (
@@ -185,7 +185,7 @@ def _files(corpus: str) -> Iterator[Path]:
 
 def _text(path: Path) -> str:
     try:
-        return read_bytes(path, "corpus").decode("utf-8")
+        return decode_text(read_bytes(path, "corpus"))
     except UnicodeDecodeError as error:
         raise UsageError(
             f"corpus {path} is not UTF-8 text (byte {error.start}); name text files only"

@@ -289,7 +289,7 @@ class GrpcStream:
             ending.cancel()
             return Unreachable(f"{self._config.server} ended the stream")
         code, detail = ending.result(), await self._call.details() or ""
-        return explain(code, detail, self._config.server, self._config.tls)
+        return explain(code, detail, self._config.server, self._config.tls, bool(self._config.tls_ca))
 
     async def receive(self) -> ServerMessage:
         try:
@@ -359,4 +359,4 @@ def _unreadable(server: str) -> ProtocolError:
 
 
 def _explain(error: grpc.aio.AioRpcError, config: Endpoint) -> OpenSledError:
-    return explain(error.code(), error.details() or "", config.server, config.tls)
+    return explain(error.code(), error.details() or "", config.server, config.tls, bool(config.tls_ca))

@@ -60,14 +60,14 @@ _CAUSES = (
 )
 
 
-def explain(code: grpc.StatusCode, detail: str, server: str, tls: bool) -> OpenSledError:
-    """The error of a call to `server` that ended with this status; `tls`: whether it was made over TLS."""
+def explain(code: grpc.StatusCode, detail: str, server: str, tls: bool, ca: bool = False) -> OpenSledError:
+    """The error of a call to `server` that ended with this status; over `tls`, with authorities of a file (`ca`)."""
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return InvalidRequest(f"the prompt is larger than {server} takes in one message", "prompt")
     if detail == Loading.words:
         return Loading(f"the server at {server} is loading its model; try again")
     if code in _LOST:
-        return Unreachable(f"no server answers at {server}{_cause_and_remedy(detail, server, tls)}")
+        return Unreachable(f"no server answers at {server}{_cause_and_remedy(detail, server, tls, ca)}")
     if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
         return Unauthorized(f"{server}: {detail}")
     if code is grpc.StatusCode.OK or detail == _LATE_WRITE:
@@ -77,10 +77,10 @@ def explain(code: grpc.StatusCode, detail: str, server: str, tls: bool) -> OpenS
     return OpenSledError(f"{server}: {detail}")
 
 
-def _cause_and_remedy(detail: str, server: str, tls: bool) -> str:
+def _cause_and_remedy(detail: str, server: str, tls: bool, ca: bool) -> str:
     for part, cause, remedy in _CAUSES:
         if part in detail:
-            broken = unusable_authorities() if (cause, remedy) == _STRANGER else ""
+            broken = unusable_authorities() if (cause, remedy) == _STRANGER and not ca else ""
             return f": {cause}; {broken}{remedy}"
     if "Connection refused" in detail:
         return f": {NOTHING_LISTENS}; {_start(server)}"

@@ -127,8 +127,11 @@ def lingers() -> bool:
 
 
 def account() -> str:
-    """The name of this user."""
-    return pwd.getpwuid(os.getuid()).pw_name
+    """The name of this user; the number of one without a name."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
 
 
 def await_user_manager(seconds: float = PATIENCE) -> None:

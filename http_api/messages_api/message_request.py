@@ -14,12 +14,11 @@ from http_api.fields import Fields, fields_of, leave_out
 from http_api.guides import (
     NO_FORM,
     Form,
-    check_tools,
     make_guide,
     read_choice,
     read_format,
-    read_function,
     read_schema,
+    read_tools,
 )
 from http_api.messages_api.message_turns import read_messages
 from http_api.model_names import asked_name
@@ -28,7 +27,7 @@ from http_api.sampling_fields import read_params, read_stop, token_limit
 from http_api.thinking_fields import read_thinking
 from opensled.core.answer import Task
 from opensled.core.errors import InvalidRequest, NotFound, Unsupported
-from opensled.core.messages import Guide, ModelInfo, Tool
+from opensled.core.messages import Guide, ModelInfo
 
 VERSION = "anthropic-version"  # the header by which a client of this API is known
 BETA = "anthropic-beta"  # names features that ask by fields of their own, so that the header alone asks for nothing
@@ -91,7 +90,7 @@ def _check_model(fields: Fields, info: ModelInfo) -> None:
 
 def _guide(fields: Fields, info: ModelInfo) -> Guide | None:
     form = _form(fields)
-    tools = _tools(fields.take("tools"))
+    tools = read_tools(fields.take("tools"), custom=True)
     return make_guide(form, "output_config.format", *read_choice(fields, tools), info)
 
 
@@ -106,19 +105,3 @@ def _form(fields: Fields) -> Form:
     if value is None:
         return NO_FORM
     return read_format(fields_of(value, path), partial(read_schema, named=False))
-
-
-def _tools(value: object) -> tuple[Tool, ...]:
-    """The client's own tools. Anthropic's, which have a type, run elsewhere or are known to its models alone."""
-    if value is not None and not isinstance(value, list):
-        raise InvalidRequest("tools must be a list of tools", "tools")
-    tools = list[Tool]()
-    for index, tool in enumerate(value or ()):
-        where = f"tools[{index}]"
-        fields = fields_of(tool, where)
-        kind = fields.text("type", "custom")
-        if kind == "custom":
-            tools.append(read_function(fields, "input_schema"))
-        else:
-            leave_out(f"{where} ({kind})")
-    return check_tools(tuple(tools))

@@ -106,7 +106,7 @@ def _tool() -> Schema:
 
 
 def _other_tool() -> Schema:
-    kind = {"type": "string", "minLength": 1, "not": one_of("custom")}
+    kind = {"type": "string", "minLength": 1, "not": one_of("custom", "function")}
     about = "Anthropic's own tools are left out, and named in OpenSLED-Ignored."
     return {**open_object({"type": kind}, "type"), "description": about}
 

@@ -33,22 +33,13 @@ SERVED = {
     "frequency_penalty": "frequency_penalty",
     "min_p": "min_p",
     "repeat_penalty": "repetition_penalty",
+    "repeat_last_n": "repeat_last_n",
 }
 # Ollama's own defaults (`DefaultOptions` in its api/types.go), but for `repeat_penalty`, which is off here: it would
 # change the text of a chat without being asked for.
 DEFAULTS: dict[str, Any] = {"temperature": 0.8, "top_k": 40, "top_p": 0.9}
 # What Ollama takes for "no value".
 UNSET = {"seed": (-1,), "num_predict": (0, -1, -2)}
-# They cannot change a text here. The target is loaded already, and by its server: memory, threads and batches are not
-# the device's. A chat has the target's whole context and is never shortened (num_ctx, num_keep). The others belong to
-# mirostat, which is off; and new lines are penalized like other tokens, as in Ollama today.
-IGNORED = (
-    "num_ctx", "num_keep", "num_batch", "num_gpu", "main_gpu", "num_thread", "numa", "low_vram", "f16_kv",
-    "use_mmap", "use_mlock", "logits_all", "penalize_newline", "mirostat_tau", "mirostat_eta", "num_gqa",
-    "draft_num_predict", "repeat_last_n",
-)  # fmt: skip
-# Of no token: what a penalty counts is none with `repeat_last_n` 0. Any other number means the whole answer here.
-NO_PENALTY = {"presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1}
 OFF: dict[str, tuple[object, ...]] = {"vocab_only": (False,), "embedding_only": (False,)}
 NO_TIME = re.compile(r"[+-]?0+(\.0*)?(ms|s|m|h)?")  # a duration of nothing: "0", "0s", "0.0"
 # Fields of the OpenAI API that have another name here.
@@ -237,11 +228,6 @@ def sampling_fields(value: object) -> dict[str, Any]:
     given = {
         ours: taken for theirs, ours in SERVED.items() if (taken := _read_option(fields, theirs)) is not None
     }
-    for name in IGNORED:
-        if not is_any_of(value := fields.raw(name), EMPTY):
-            leave_out(fields.path(name))
-        if name == "repeat_last_n" and value == 0:
-            given |= NO_PENALTY
     for name, allowed in OFF.items():
         fields.only(name, *allowed)
     fields.finish()

@@ -14,6 +14,7 @@ from http_api.fields import Fields, fields_of
 from http_api.guides import (
     NO_FORM,
     Form,
+    arguments_schema,
     functions,
     make_guide,
     read_choice,
@@ -163,13 +164,12 @@ def _repeated_fields(body: dict[str, Any], task: Task) -> dict[str, Any]:
         "tool_choice": given.get("tool_choice", "auto"),
         "tools": [
             {
-                **{
-                    name: _drop_empty(tool).get(name)
-                    for name in ("type", "name", "description", "parameters")
-                },
-                "strict": bool(tool.get("strict")),
+                "type": "function",
+                **{name: tool.take(name) for name in ("name", "description")},
+                "parameters": arguments_schema(tool)[1],
+                "strict": tool.flag("strict", False),
             }
-            for _, tool, _ in functions(given.get("tools"))
+            for tool, _ in functions(given.get("tools"))
         ],
         "top_logprobs": task.top_logprobs or 0,
         "top_p": float(given.get("top_p", 1)),

@@ -46,12 +46,12 @@ def palette(choice: str, stream: TextIO) -> Palette:
 def require_utf8() -> None:
     """Begin this process anew in UTF-8 mode where the locale has another encoding (LC_ALL=C), for arguments, variables
     and names of files. Arguments that are no UTF-8 are in that of the locale: it stays."""
-    if sys.getfilesystemencoding() == "utf-8" or not sys.executable:
-        return
+    if sys.getfilesystemencoding() == "utf-8" or os.environ.get("PYTHONUTF8") == "1" or not sys.executable:
+        return  # the variable: Python reads it not, and would begin anew for ever
     with contextlib.suppress(UnicodeDecodeError, OSError):
         b"\0".join(map(os.fsencode, sys.orig_argv)).decode()
         os.environ["PYTHONUTF8"] = "1"  # of its children, too
-        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 def prepare_streams() -> None:
@@ -64,7 +64,8 @@ def prepare_streams() -> None:
             AttributeError, OSError
         ):  # one that an embedder put in place, or has read of
             getattr(sys, name).reconfigure(
-                encoding="utf-8", errors="surrogateescape" if mode == "r" else "replace"
+                encoding="utf-8-sig" if mode == "r" else "utf-8",
+                errors="surrogateescape" if mode == "r" else "replace",
             )
 
 

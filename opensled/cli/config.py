@@ -297,6 +297,9 @@ def merge_layers(
 
 
 def _from_environment(known: dict[str, Option], environ: Mapping[str, str]) -> dict[str, Any]:
-    """An empty variable counts as not set."""
-    named = {name: item for name, item in known.items() if environ.get(item.variable)}
-    return {name: item.parse(environ[item.variable], item.variable) for name, item in named.items()}
+    """An empty variable counts as not set; quotes around one come from a file that a shell would read."""
+    given = {
+        name: re.sub(r"""^(['"])(.*)\1$""", r"\2", environ.get(item.variable, "").strip(), flags=re.DOTALL)
+        for name, item in known.items()
+    }
+    return {name: known[name].parse(text, known[name].variable) for name, text in given.items() if text}

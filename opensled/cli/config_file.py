@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from opensled.core.errors import UsageError
+from opensled.core.files import decode_text
 from opensled.core.suggestion import did_you_mean, nearest
 
 if sys.version_info >= (3, 11):
@@ -135,6 +136,6 @@ def dashed(name: str) -> str:
 def read_file(path: Path) -> dict[str, Any]:
     """The tables of a configuration file; raises UsageError naming it."""
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        return tomllib.loads(decode_text(path.read_bytes()))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from None

@@ -1,7 +1,4 @@
-"""Reads files that a user named, certificates and keys included, with errors that name the file and the cause.
-
-Writes files as a whole.
-"""
+"""Reads files that a user named, certificates and keys too, with errors that name file and cause; writes them whole."""
 
 import contextlib
 import errno
@@ -22,15 +19,11 @@ REFUSALS = (*FULL, errno.EACCES, errno.EPERM, errno.EROFS)  # why a file cannot 
 
 
 def home() -> Path:
-    """The user's home folder; where there is none that this process may enter: one that holds nothing, and that takes
-    nothing."""
+    """The user's home folder; where there is none that this process may enter: one that holds and takes nothing."""
     try:
         found = Path.home()
         (found / ".config").exists()
-    except (
-        RuntimeError,
-        PermissionError,
-    ):  # containers run as users without a name, or with another one's HOME
+    except (RuntimeError, PermissionError):  # in a container: no name, or another one's HOME
         return NO_HOME
     return found
 
@@ -65,11 +58,16 @@ def read_kept(path: Path) -> bytes | None:
         return None
 
 
+def decode_text(content: bytes) -> str:
+    """Text in UTF-8, or in UTF-16 with its mark, as Windows writes it. Raises UnicodeDecodeError."""
+    return content.decode("utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
+
+
 def read_secret_text(path: str | Path, what: str) -> str:
     """Like `read_secret`, for text that travels in headers."""
     try:
-        return read_secret(path, what).decode("ascii")
-    except UnicodeDecodeError as error:
+        return decode_text(read_secret(path, what)).encode("ascii").decode()
+    except UnicodeError as error:
         raise UsageError(f"{what} {path} holds text other than ASCII") from error
 
 

@@ -15,6 +15,10 @@ NO_ORIGIN = re.compile(r"null|\*|https?://\*(?::.*)?")
 STRANGERS = (
     "pages of any site would be; serve your page at an address, such as http://localhost:8000, and allow that"
 )
+# Ends of names that only a network itself gives: no registry hands them out, and routers do
+NEAR_NAMES = (
+    ".localhost", ".local", ".lan", ".home", ".home.arpa", ".internal", ".intranet", ".localdomain", ".fritz.box",
+)  # fmt: skip
 MDNS = "mdns"  # in place of an address: the server that is announced on this network
 
 
@@ -117,7 +121,8 @@ def names_own_machine(host_header: str) -> bool:
     later (DNS rebinding).
     """
     host, own = _header_host(host_header), socket.gethostname().lower().partition(".")[0]
-    return as_ip(host) is not None or is_loopback(host) or (bool(own) and host in (own, f"{own}.local"))
+    own_names = [own + end for end in ("", *NEAR_NAMES)] if own else []
+    return as_ip(host) is not None or is_loopback(host) or host in own_names
 
 
 def without_final_dot(host_header: str) -> str:
@@ -128,7 +133,7 @@ def without_final_dot(host_header: str) -> str:
 def _header_host(host_header: str) -> str:
     """The host in a `Host` header, in lower case, without its final dot; "" for anything that is none."""
     found = re.fullmatch(
-        r"(?:\[([0-9a-f:.]+)\]|([a-z0-9.-]+))(?::[0-9]{0,5})?",
+        r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]+))(?::[0-9]{0,5})?",
         without_final_dot(host_header.lower()),
         re.ASCII,
     )

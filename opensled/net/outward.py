@@ -10,13 +10,12 @@ import ssl
 from contextlib import suppress
 from pathlib import Path
 
-from opensled.net.address import as_ip, host_port
+from opensled.net.address import NEAR_NAMES, as_ip, host_port
 
 # OpenSSL's own two; other programs follow the others, so a company sets them
 VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 # Of the system, where this Python was built for another one
 SYSTEM_BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/cert.pem", "/etc/ssl/cert.pem")
-NEAR_NAMES = (".localhost", ".local", ".lan", ".home", ".home.arpa", ".internal", ".intranet")
 SHARED = ipaddress.ip_network("100.64.0.0/10")  # also of tailnets (RFC 6598)
 CLOCK_CODES = (9, 10)  # of OpenSSL: not yet valid, expired
 

@@ -15,7 +15,8 @@ from opensled.net.outward import SHARED
 INNER = re.compile(
     r"docker|br-(?!lan|wan)|bridge1\d\d|mpqemubr|virbr|veth|vnet|vmnet|vboxnet|lxc|lxd|incus|podman|nerdctl|cni|flannel|"
     r"cali|cilium|kube|nodelocal|weave|hassio|tun|tap|utun|wg|ppp|ipsec|vti|gre|sit|ip6tnl|zt|nordlynx|proton|ham\d|awdl|"
-    r"llw|anpi|gif|stf|p2p|dummy|ifb|nebula|wt\d|gpd\d|feth|vmenet|ap\d|xfrm|l2tp|"
+    r"llw|anpi|gif|stf|p2p|dummy|ifb|nebula|wt\d|gpd\d|feth|vmenet|ap\d|xfrm|l2tp|l4tbr|col\d|waydroid|anbox|rmnet|ccmni|"
+    r"v4-|clat|"
     r".*(?:vethernet|virtualbox|vmware|wireguard|tailscale|zerotier|hamachi|wintun|warp|netbird|vpn|zscaler|netextender|"
     r"nordlynx|pangp|\bvirtual\b|\bminiport\b|\bloopback\b|tunnel|\btap\d*\b|tun\d*$)",
     re.IGNORECASE,

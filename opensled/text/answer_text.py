@@ -188,7 +188,8 @@ class AnswerText(TextStream):
         spelled, reader = self._tokenizer.piece(token), self._reader
         if reader and spelled in reader.special:
             return super().flush() + MARK + spelled
+        if token in self._ends and not (reader and spelled in reader.marks):
+            return ""
         if token in self._tokenizer.special_ids and spelled in self._marks:
             return super().flush() + spelled
-        is_silent = token in self._ends and not (reader and spelled in reader.marks)
-        return "" if is_silent else self.push([token])
+        return self.push([token])

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from opensled.core.messages import CallForm, Guide
+from opensled.text.schema_keywords import TYPES, json_type
 
 BLANKS, ID = "␣", "№"
 MEANING = {BLANKS: r"\s*", ID: "[A-Za-z0-9]{1,9}"}
@@ -34,9 +35,6 @@ FORMS: Table = (
         "␣<|tool_call_end|>¦␣¦␣<|tool_calls_section_end|>")),
     ("<|START_ACTION|>", _form(
         '<|START_ACTION|>␣[␣¦{␣"tool_call_id":␣"№",␣"tool_name":␣"¦",␣"parameters":␣¦␣}¦␣,␣¦␣]␣<|END_ACTION|>')),
-    ("<｜DSML｜invoke", _form(
-        '<｜DSML｜function_calls>␣¦<｜DSML｜invoke name="¦">¦␣</｜DSML｜invoke>¦␣¦␣</｜DSML｜function_calls>¦'
-        'tags¦␣<｜DSML｜parameter name="¦" string="№">¦</｜DSML｜parameter>')),
     ('<|tool_call> <|"|>', _form('¦<|tool_call>call:¦{¦}<tool_call|>¦¦¦quotes¦¦:¦<|"|>')),
     ("<start_function_call>", _form("¦<start_function_call>call:¦{¦}<end_function_call>¦¦¦quotes¦¦:¦<escape>")),
 )  # fmt: skip
@@ -52,6 +50,7 @@ TOLD: Table = (
     ("<｜tool▁calls▁begin｜>", _form(
         "<｜tool▁calls▁begin｜>␣¦<｜tool▁call▁begin｜>¦<｜tool▁sep｜>␣¦␣<｜tool▁call▁end｜>¦␣¦␣<｜tool▁calls▁end｜>")),
     ("<tool_call>", TAGGED),
+    ("<|tool_call|>", _form('<|tool_call|>␣[␣¦{␣"name":␣"¦",␣"arguments":␣¦␣}¦␣,␣¦␣]')),
     ('"parameters" <|python_tag|>', _form('¦{␣"name":␣"¦",␣"parameters":␣¦␣}')),
 )  # fmt: skip
 
@@ -63,7 +62,7 @@ def form_told(template: str, table: Table) -> CallForm | None:
 
 def opening(form: CallForm) -> str:
     """The mark that begins a form's calls, by which free text is told from them; "" = they begin as JSON or a name."""
-    mark = re.match(r"[<\[][^<>\[\]]*[>\]]|[^␣{\[\"]+", form.first + form.head)
+    mark = re.match(r"[<\[][^<>\[\]]*[>\]]|[^\w␣{\[\"]*\w[^␣{\[\"]*", form.first + form.head)
     return mark[0] if mark else ""
 
 
@@ -114,8 +113,8 @@ def kinds(schema: object, root: Mapping[str, Any], depth: int = 0) -> set[str]:
     if isinstance(pointer := schema.get("$ref"), str):
         return kinds(_target(pointer, root), root, depth + 1)
     if "type" in schema:
-        stated = schema["type"]
-        return set(stated if isinstance(stated, list) else [stated])
+        stated = json_type(schema["type"])
+        return {kind for kind in (stated if isinstance(stated, list) else [stated]) if kind in TYPES}
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     if isinstance(values, list):
         return {_kind(value) for value in values}

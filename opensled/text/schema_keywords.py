@@ -11,6 +11,21 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
+# As Python, Google's SDKs and hand-written tools spell them.
+TYPE_WORDS = {
+    "dict": "object",
+    "map": "object",
+    "list": "array",
+    "tuple": "array",
+    "str": "string",
+    "text": "string",
+    "int": "integer",
+    "long": "integer",
+    "float": "number",
+    "double": "number",
+    "bool": "boolean",
+    "none": "null",
+}
 # Others are annotations too by the standard, but say something about the value, so they are named.
 FORMATS = ("date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
 # Keywords whose value is a schema, a list of them, or an object of them.
@@ -145,6 +160,14 @@ def may_match(pattern: str, keys: Sequence[str]) -> bool:
     return any(len(key) > MAX_MATCHED or found.search(key) for key in keys)
 
 
+def json_type(value: Any) -> Any:
+    """One type or several in the words of JSON Schema; what is none stays as it is."""
+    if isinstance(value, list):
+        return [json_type(each) for each in value]
+    word = value.lower() if isinstance(value, str) else ""
+    return TYPE_WORDS.get(word, word if word in TYPES else value)
+
+
 def old_spelling(node: dict[str, Any]) -> dict[str, Any]:
     """A schema of earlier drafts as the one of 2020 has it, without keywords that are null."""
     new = {key: value for key, value in node.items() if value is not None or key in ("const", "default")}
@@ -155,6 +178,8 @@ def old_spelling(node: dict[str, Any]) -> dict[str, Any]:
         elif new.get(exclusive) is True:
             del new[exclusive]
             new |= {exclusive: new.pop(bound)} if bound in new else {}
+    if "type" in new:
+        new["type"] = json_type(new["type"])
     if isinstance(new.get("items"), list):
         new["prefixItems"] = new.pop("items")
         new |= {"items": new["additionalItems"]} if "additionalItems" in new else {}

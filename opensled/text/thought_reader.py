@@ -82,9 +82,10 @@ class ThoughtReader:
 
     def begin(self, head: str) -> None:
         """With the end of the prompt, where that has the head of a message."""
-        self._given = head
+        is_plain, self._is_plain = self._is_plain, False
         self.push(head)
         self._given = self._head
+        self._is_plain = is_plain and not any(mark in head for mark in (*self._borders, *self._bodies))
 
     @property
     def decides(self) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from opensled.core.messages import CallForm, ChatMessage, ToolCall
 from opensled.core.protocol import common_prefix
-from opensled.text.call_forms import BARE, BLANKS, FORMS, ID, TOLD, form_told
+from opensled.text.call_forms import BARE, BLANKS, FORMS, ID, TOLD, form_told, opening
 from opensled.text.thinking import thought_tags
 
 Render = Callable[
@@ -19,23 +19,38 @@ ANSWER = "An answer of words."
 ASKED = ChatMessage("user", "A question.")
 IDS = ("probe1abc", "probe2abc")  # Mistral's have nine letters
 QUOTES = ('"', "'")
+OF_VALUE = re.compile(
+    r'\b(string|type)="(?:true|string)"'
+)  # which says that the value of a parameter is a text
 PART = re.compile(r"[<\[][^<>\[\]\s]*$")  # of a tag that is cut at its end
 CUT = re.compile(r"^[^<>\[\]{}\"]*[>\]](?=␣?[<\[])")  # or at its beginning
 
 
 def find_form(template: str, render: Render) -> CallForm | None:
     """How the model of a template writes calls; None: in a form that is not known."""
-    if form := form_told(template, FORMS):
-        return form
-    shown = [text for count in (2, 1) for text in render([ASKED, _calls(count)]) if NAMES[count - 1] in text]
-    answered = next(
-        (text for text in render([ASKED, ChatMessage("assistant", ANSWER)]) if ANSWER in text), ANSWER
-    )
-    (before, _, behind), end = answered.partition(ANSWER), thought_tags(template)
-    for text in shown:
-        if form := _read(text, before, behind, end.end if end else ""):
+    end = thought_tags(template)
+    # Some templates leave out what the last turn calls.
+    for after in ([], [ASKED]):
+        chats = [[ASKED, _calls(count), *after] for count in (2, 1)]
+        shown = [
+            text for chat in chats for text in render(chat) if NAMES[len(chat[1].tool_calls) - 1] in text
+        ]
+        if form := form_told("\n".join([template, *shown]), FORMS):
             return form
-    return form_told(template, TOLD) or (None if shown else BARE)
+        answers = render([ASKED, ChatMessage("assistant", ANSWER), *after])
+        before, _, behind = next((text for text in answers if ANSWER in text), ANSWER).partition(ANSWER)
+        for text in shown:
+            if form := _read(text, before, _loose(behind), end.end if end else ""):
+                return form
+        if shown:  # with marks that are told, but otherwise than that: it is another form
+            return None if form_told("\n".join(shown), TOLD) else form_told(template, TOLD)
+    return form_told(template, TOLD) or BARE
+
+
+def shows_one_call(render: Render) -> bool:
+    """Whether the template shows one call of a turn alone: it leaves out the second, or refuses it."""
+    chats = [[ASKED, _calls(count), ASKED] for count in (2, 1)]
+    return {sum(name in text for name in NAMES) for chat in chats for text in render(chat)} - {0} == {1}
 
 
 def _calls(count: int) -> ChatMessage:
@@ -59,7 +74,9 @@ def _read(text: str, before: str, behind: str, thought: str) -> CallForm | None:
     if not parts or len(read) != len(parts) or len({form for form, _ in read}) != 1:
         return None
     (form, gap), (_, rest) = read[0], read[-1]
-    rest, lead = _loose(_without_end(rest, behind)), _loose(lead).lstrip(BLANKS)
+    rest, lead = _without_end(_loose(rest), behind), _loose(lead).lstrip(BLANKS)
+    if any(word in "".join(form) for word in (*KEYS, *VALUES[0])):  # such as a tag by the name of a parameter
+        return None
     if len(parts) == 1:
         return form._replace(head=lead, tail=rest.rstrip(BLANKS))
     gap = _loose(gap)
@@ -68,6 +85,7 @@ def _read(text: str, before: str, behind: str, thought: str) -> CallForm | None:
     tail = gap[: common_prefix(gap, rest)]
     between = gap.removeprefix(tail)
     first, last = lead.removesuffix(head), rest.removeprefix(tail).rstrip(BLANKS)
+    between = between or (BLANKS if opening(form._replace(head=head)) else "")
     return form._replace(first=first, head=head, tail=tail, between=between, last=last)
 
 
@@ -93,8 +111,8 @@ def _arguments(text: str, one: str, two: str) -> tuple[CallForm, str] | None:
 
 
 def _without_end(text: str, behind: str) -> str:
-    """`text` without the end of the turn, as `behind` has it."""
-    tag = re.match(r"\s*([<\[][^<>\[\]\s]+[>\]])", behind)
+    """`text` without the end of the turn, as `behind` has it; blanks are loose in both."""
+    tag = re.match(rf"{BLANKS}?([<\[][^<>\[\]\s]+[>\]])", behind)
     if tag and tag[1] in text:
         return text[: text.index(tag[1])]
     return PART.sub("", text.removesuffix(_common_end(text, behind)))
@@ -108,5 +126,5 @@ def _loose(text: str) -> str:
     """A text of a template as one of a form; ids are any, and those that models leave out are no part of it."""
     for id in IDS:
         text = text.replace(id, ID)
-    text = re.sub(r"\s+", BLANKS, text)
+    text = OF_VALUE.sub(rf'\1="{ID}"', re.sub(r"\s+", BLANKS, text))
     return re.sub(rf',{BLANKS}?"id":{BLANKS}?"{ID}"', "", text)

@@ -1,5 +1,6 @@
 """The rules of a grammar, in llguidance's Lark, for calls of tools in a form (opensled/text/call_forms.py)."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,9 +11,10 @@ Schema = dict[str, Any]
 TextOf = Callable[[Schema], str]
 # Models write JSON on one line with single spaces, or indented. Without a bound a model can pad for ever.
 WHITESPACE = r" |\n[ \t]{0,40}"
-SIGNS = {BLANKS: f"({WHITESPACE})?", ID: MEANING[ID]}
+SIGNS = {BLANKS: f"(\\n?({WHITESPACE}))?", ID: MEANING[ID]}
 WORDS = {"boolean": "true|false|True|False", "null": "null|None"}  # which some models spell as Python does
 ANY_KEY = r"[^<>\"'\s:=,{}\[\]()]{1,64}"
+OTHER_LETTER = r"([^'\\\n]|\\['\"\\nt])"  # between Python's other quotes
 # What a text that is not within JSON cannot be held to.
 OF_TEXTS = {"pattern", "format", "minLength", "maxLength"}
 
@@ -29,7 +31,8 @@ def call_rules(form: CallForm, tools: Mapping[str, Schema], several: bool, text_
         f"rest_of_calls: {_terminal(lead.removeprefix(mark))} tool behind",
         f"behind: {more} {_terminal(form.tail + form.last)}",
     ]
-    for kind, start in (("opened", lead), ("tool", "")):
+    spaced = lead if lead[:1] in ("<", "[", "{") else BLANKS + lead  # words may stand behind a blank
+    for kind, start in (("opened", spaced), ("tool", "")):
         rules.append(f"{kind}: {' | '.join(f'{kind}{number}' for number in range(len(tools)))}")
         for number, name in enumerate(tools):
             head = _terminal(start + exact(name, form) + form.middle)
@@ -113,7 +116,10 @@ def _value(form: CallForm, own: str, each: Schema, root: Schema, text_of: TextOf
     if around and form.arguments == "tags":
         framed = f"{own}: /{around[0]}/ {own}_json /{around[1]}/"
         return [framed, *_literal(f"{own}_json", each, root, text_of)]
-    return _literal(own, each, root, text_of)
+    rules = _literal(own, each, root, text_of)
+    if types == {"string"} and not OF_TEXTS & each.keys() and not re.search(r"['\\]", "".join(texts)):
+        rules[0] += f" | /'({'|'.join(map(literal, texts)) or OTHER_LETTER + '*'})'/"
+    return rules
 
 
 def _any_value(quote: str) -> list[str]:

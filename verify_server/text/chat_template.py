@@ -20,10 +20,11 @@ from opensled.core.template_variables import RESERVED
 from opensled.process.fork_server import OverLimit
 from opensled.text.chat_contents import Turn
 from opensled.text.chat_forms import first_taken, one_leading, short_ids
-from opensled.text.chat_render import ChatRenderer, TemplateRefused
+from opensled.text.chat_render import SHORT_CHAT, ChatRenderer, TemplateRefused
 from opensled.text.families import KEYS
+from opensled.text.schema_keywords import json_type
 from opensled.text.thinking import thoughts_by_key
-from verify_server.text.call_probe import find_form
+from verify_server.text.call_probe import find_form, shows_one_call
 from verify_server.text.template_files import Templates
 
 CALL_TAGS = ("<tool_call>", "</tool_call>")  # around earlier calls as text, for templates that have these
@@ -59,7 +60,17 @@ class Chats:
         self._templates = templates
         names = {name for renderer in self._renderers.values() for name in renderer.require(origin)}
         self.variables = tuple(sorted(filter(_is_told, names))[:MAX_VARIABLES])
+        self._is_told = self._tells(templates.tools)
         self.calls = find_form(templates.tools, self._show)
+        self._one_call = shows_one_call(self._show)
+
+    def _tells(self, template: str) -> bool:
+        """Whether a template that mentions tools shows them; some read only those of a system message (Phi-4-mini)."""
+        told = _function(Tool("first_probe"))
+        with suppress(TemplateRefused, OverLimit):
+            if mentions(template, "tools"):
+                return told["function"]["name"] in self._renderers[template].render(SHORT_CHAT, [told])
+        return mentions(template, "tools")
 
     def _show(self, messages: Sequence[ChatMessage]) -> Iterator[str]:
         """The texts of a chat by the template for tools, in the versions that it takes, calls as such."""
@@ -83,7 +94,9 @@ class Chats:
         template = self._templates.tools if tools else self._templates.plain
         if not template:
             raise Unsupported("this target has no chat template; send text (--raw) or token ids", "messages")
-        versions, functions = template_input([_mark_images(message) for message in messages], tools, template)
+        marked = [_mark_images(message) for message in messages]
+        marked = _one_call_each(marked) if self._one_call else marked
+        versions, functions = template_input(marked, tools, template, self._is_told)
 
         def render(turns: list[Turn]) -> str:
             return self._renderers[template].render(turns, functions, variables)
@@ -107,14 +120,14 @@ def _mark_images(message: ChatMessage) -> ChatMessage:
 
 
 def template_input(
-    messages: Sequence[ChatMessage], tools: Sequence[Tool], template: str
+    messages: Sequence[ChatMessage], tools: Sequence[Tool], template: str, is_told: bool = True
 ) -> tuple[list[list[Turn]], list[dict[str, Any]] | None]:
     """The versions of `messages`, for `first_taken`, and the `tools` with which to render `template` (no tools: None).
 
+    `is_told`: a template that mentions tools shows them.
+
     Raises InvalidRequest if the schema of a tool or the arguments of an earlier call are not a JSON object.
     """
-    if re.search(r"= *message\.tool_calls\[0\]", template):
-        messages = _one_call_each(messages)
     unthought = [replace(message, reasoning="") for message in messages]
     versions = [_plain_turns(messages, template), _plain_turns(unthought, template)]
     if mentions(template, "tool_calls"):
@@ -122,7 +135,7 @@ def template_input(
         without = [_turn(message, template) for message in unthought]
         versions = [turns, _with_texts(turns), short_ids(turns), _in_thoughts(turns), without, *versions]
     functions = [_function(tool) for tool in tools]
-    if functions and not mentions(template, "tools"):
+    if functions and not (is_told and mentions(template, "tools")):
         text = _tools_text(functions, template)
         return [_with_system_text(one_leading(turns), text) for turns in versions], None
     return versions, functions or None
@@ -143,7 +156,9 @@ def parameters(tool: Tool) -> dict[str, Any]:
     if not tool.parameters:
         return {"type": "object", "properties": {}}
     schema = parse_object(tool.parameters, f"the parameters of tool {tool.name!r} are", "tools")
-    if schema.setdefault("type", "object") != "object":
+    kind = json_type(schema.get("type") or "object")
+    schema["type"] = "object"
+    if "object" not in (kind if isinstance(kind, list) else [kind]):
         raise InvalidRequest(f"the parameters of tool {tool.name!r} must have type object", "tools")
     return schema
 

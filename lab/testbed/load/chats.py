@@ -49,7 +49,7 @@ def read_chats(path: Path, *, count: int, max_tokens: int, turns: int = 1) -> li
 def _lines(path: Path) -> Iterator[tuple[str, Any]]:
     """(where it stands, object) of each line, or of each entry of the list."""
     try:
-        text = path.read_text("utf-8")
+        text = path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from None
     if text.lstrip().startswith("["):

@@ -93,7 +93,7 @@ def asked_by(user: int, items: Sequence[Asked], load: Load) -> Iterator[Asked]:
 def read_trace(path: Path) -> tuple[float, ...]:
     """Times of arrival in seconds, one a line (a line may go on after a comma); the first one becomes 0."""
     try:
-        lines = [line.split(",")[0].strip() for line in path.read_text("utf-8").splitlines()]
+        lines = [line.split(",")[0].strip() for line in path.read_text("utf-8-sig").splitlines()]
         times = sorted(float(line) for line in lines if line)
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} is no trace of arrival times, in seconds, one a line: {error}") from None
