@@ -15,6 +15,7 @@ UNFINISHED = (".incomplete", ".part", ".partial", ".crdownload", ".download", ".
 POINTER = b"version https://git-lfs"
 INDEX = "model.safetensors.index.json"
 OWN = "the model's own GGUF file"
+MAX_LAYERS = 512  # of llama.cpp (LLAMA_MAX_LAYERS in src/llama-hparams.h)
 # Type or architecture of a GGUF file that writes no text -> what it is, and what to give instead
 UNFIT = {
     r"mmproj|clip": ("the projector of a vision model (mmproj)", OWN),
@@ -122,10 +123,27 @@ def _missing_part(name: str, there: Iterable[str]) -> str:
 def _of_gguf(path: Path) -> str:
     what, instead = _unfit(path)
     if not what:
-        return ""
+        return _out_of_bounds(path)
     beside = (model.files[0] for model in gguf_models(item.name for item in path.parent.iterdir()))
     fit = next((name for name in beside if not _unfit(path.with_name(name))[0]), "")
     return f"{path} is {what}, and no language model; give {instead}{f' ({fit})' if fit else ''}"
+
+
+def _out_of_bounds(path: Path) -> str:
+    """The count in a GGUF file at which llama.cpp would end this process (GGML_ASSERT); "" = none is."""
+    from opensled.models.gguf_file import read_opening  # with numpy, which most commands do without
+
+    keys, _ = read_opening(path)
+    architecture = keys.get("general.architecture", "")
+    layers, experts, used = (
+        keys.get(f"{architecture}.{name}", usual)
+        for name, usual in (("block_count", 1), ("expert_count", 0), ("expert_used_count", 0))
+    )
+    if layers not in range(1, MAX_LAYERS + 1):
+        return f"{path} is damaged: it says that it has {layers!r:.40} layers; download it again"
+    if used not in range(bool(experts), (experts if isinstance(experts, int) else 0) + 1):
+        return f"{path} is damaged: it uses {used!r:.40} of {experts!r:.40} experts; download it again"
+    return ""
 
 
 def _unfit(path: Path) -> tuple[str, str]:
