@@ -77,6 +77,8 @@ def test_which_is_taken_first():
     assert choose_model(models, "") is models[0] and choose_model([], "") is None
     assert choose_model(models, "q2_K") is models[3] and choose_model(models, "a-q2_k.gguf") is models[3]
     assert choose_model(models, "Q3_K") is None
+    two = gguf_models(["old/a-1b-q4_0.gguf", "a-1b-q4_0.gguf", "a-3b-q4_0.gguf"])
+    assert [model.quant for model in two] == ["Q4_0", "a-3b-q4_0", "old/a-1b-q4_0"]
 
 
 def test_a_split_model_counts_once_and_only_if_it_is_whole():
@@ -118,6 +120,7 @@ mxfp4: x-MXFP4_MOE.gguf x-F16.gguf
 : x-IQ4_XS.gguf x-F16.gguf x-IQ2_M.gguf
 : x-Q3_K_M.gguf x-IQ2_M.gguf x-Q2_K.gguf x-BF16.gguf
 : x-Q4_0.gguf x-IQ4_KSS.gguf x-Q4_0_8_8.gguf
+: x-UD-Q2_K_XL.gguf x-IQ1_S.gguf x-TQ1_0.gguf
 : x.gguf x-f16.gguf
 : x-Q5_K_M.gguf x-IQ4_K.gguf x-IQ5_K.gguf x-IQ4_KS.gguf x-IQ6_K.gguf x-IQ4_KT.gguf x-IQ4_KSS.gguf
 : x-Q8_0.gguf x-00001-of-00002-Q4_K_M.gguf x-00002-of-00002-Q4_K_M.gguf
@@ -172,6 +175,17 @@ https://hf-mirror.com/org/x = org/x
 git clone https://huggingface.co/org/x.git = org/x
 hf://org/x@main/x.gguf = org/x:x.gguf
 huggingface:org/x:Q4_K_M = org/x:Q4_K_M
+huggingface/org/x = org/x
+git clone git@hf.co:org/x.git = org/x
+‘org/x\u200b’, = org/x
+export MODEL="org/x" = org/x
+"model": "org/x", = org/x
+FROM hf.co/org/x:Q4_K_M = org/x:Q4_K_M
+models--org--x = org/x
+org\\x = org/x
+python -m llama_cpp.server --hf_model_repo_id org/x --model *q8_0.gguf = org/x:q8_0
+hf download org/x x.gguf --revision v2 = --revision v2
+AutoModel.from_pretrained("org/x", revision="v2") = --revision v2
 ollama run hf.co/org/x:Q4_K_M --verbose = org/x:Q4_K_M
 ollama run llama3.2 = llama3.2
 llama-server -hf org/x:Q4_K_M = org/x:Q4_K_M
