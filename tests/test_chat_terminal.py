@@ -30,7 +30,7 @@ def server(gate):
             "serve",
             "--engine",
             "tests.gated_target:load",
-            "--drafter",
+            "--server-drafter",
             "none",
             "--model",
             "fake",

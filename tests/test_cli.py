@@ -267,7 +267,7 @@ def test_a_group_lists_its_verbs(capsys: pytest.CaptureFixture[str]) -> None:
         (["generate", "--max-tokens", "0"], "it must be from 1 to 2147483647"),
         (["serve", "--model", "tiny", "--port", "0"], "no option --port"),
         (["serve", "tiny", "--model", "smollm2"], "tiny and smollm2; give one of them"),
-        (["serve", "--drafter", "lokup"], "choose from auto, none, lookup, cacheback"),
+        (["serve", "--server-drafter", "lokup"], "choose from auto, none, lookup, cacheback"),
         (["serve", "--policy", "gooput"], "did you mean goodput?"),
         (["serve", "--rules", "match,ratoi"], "--rules: unknown rule 'ratoi'"),
         (["serve", "--loose-rules", "flyy"], "did you mean fly?"),

@@ -101,11 +101,11 @@ def _measure(arguments: Namespace) -> int:
 
 
 def _setups(exits: Mapping[int, str]) -> Iterator[Setup]:
-    none = ("--drafter", "none")
+    none = ("--server-drafter", "none")
     yield Setup(NONE, none)
     for layers, folder in exits.items():
-        yield Setup(f"exit:{layers}", ("--drafter", "exit", "--draft-model", folder))
-        yield Setup(f"exit:{layers} without its layer", ("--drafter", f"exit:{layers}"))
+        yield Setup(f"exit:{layers}", ("--server-drafter", "exit", "--draft-model", folder))
+        yield Setup(f"exit:{layers} without its layer", ("--server-drafter", f"exit:{layers}"))
         yield Setup(
             f"device, text alone, exit:{layers}", none, ("--drafter", "llamacpp", "--draft-model", folder)
         )

@@ -107,7 +107,17 @@ def _onnx_draft(view: DemoView) -> Path | None:
 
 def _server(path: Path, *engine: str) -> Process:
     """The devices alone draft here."""
-    fixed = ("--model", str(path), "--drafter", "none", "--threads", "1", "--listen", "127.0.0.1:0", "--json")
+    fixed = (
+        "--model",
+        str(path),
+        "--server-drafter",
+        "none",
+        "--threads",
+        "1",
+        "--listen",
+        "127.0.0.1:0",
+        "--json",
+    )
     return Process(("serve", *fixed, "--engine", *engine, *QUIET), isolated=True)
 
 

@@ -28,7 +28,7 @@ SERVER = (
     "serve",
     "--model",
     TARGET,
-    "--drafter",
+    "--server-drafter",
     "none",
     "--listen",
     "127.0.0.1:0",

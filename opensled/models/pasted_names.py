@@ -85,7 +85,8 @@ def _of_command(text: str) -> str:
     files = [
         _quant_of(word) if "*" in word else word
         for before, word in behind
-        if word != names[0] and (before in _FILE_BY or "*" in word or re.match(r"[^-].*\.gguf$", before + word))
+        if word != names[0]
+        and (before in _FILE_BY or "*" in word or re.match(r"[^-].*\.gguf$", before + word))
     ]
     if (revision := _REVISION.search(text)) and _is_on_hub(names[0]):
         return f"{names[0].partition('@')[0]}@{revision[1]}"

@@ -165,7 +165,7 @@ class ServeConfig(LimitsConfig, GpuConfig, AdaptConfig, AccessConfig):
         metavar="N",
         file_only=True,
     )
-    drafter: str = option(
+    server_drafter: str = option(
         AUTO_DRAFTER,
         f"drafter of the server, in addition to those of the devices: {', '.join(SERVER_DRAFTERS.names())}, or your "
         "own module:callable; vllm:NAME selects a drafter of vLLM (ngram, suffix, mtp, eagle3, dflash, draft_model). "
@@ -176,8 +176,8 @@ class ServeConfig(LimitsConfig, GpuConfig, AdaptConfig, AccessConfig):
     )
     draft_model: str = option(
         "",
-        "draft model for --drafter model (given like --model), or the folder of a draft head or early exit; default: "
-        "the one that belongs to the target",
+        "draft model for --server-drafter model (given like --model), or the folder of a draft head or early exit; "
+        "default: the one that belongs to the target",
         metavar="MODEL",
         apart=True,
         read=model_name,

@@ -38,14 +38,18 @@ KINDS = (
     TargetKind(
         "torch-goodput",
         "torch",
-        ("--policy", "goodput", "--drafter", "cacheback", *_TIGHT),
+        ("--policy", "goodput", "--server-drafter", "cacheback", *_TIGHT),
         edge=True,
         http=True,
     ),
-    TargetKind("torch-fcfs", "torch", ("--policy", "fcfs", "--draft-wait", "0.25", "--drafter", "model")),
+    TargetKind(
+        "torch-fcfs", "torch", ("--policy", "fcfs", "--draft-wait", "0.25", "--server-drafter", "model")
+    ),
     TargetKind("torch-static", "torch", ("--policy", "static")),
-    TargetKind("torch-head", "torch", ("--drafter", "ctc", *_TIGHT), keeps=True),
-    TargetKind("llamacpp-goodput", "llamacpp", ("--policy", "goodput", "--drafter", "lookup"), http=True),
+    TargetKind("torch-head", "torch", ("--server-drafter", "ctc", *_TIGHT), keeps=True),
+    TargetKind(
+        "llamacpp-goodput", "llamacpp", ("--policy", "goodput", "--server-drafter", "lookup"), http=True
+    ),
     TargetKind(
         "vllm",
         "vllm",
@@ -53,8 +57,10 @@ KINDS = (
         drafters=("none", "vllm:ngram"),
         http=True,
     ),
-    TargetKind("pictures", "torch", ("--drafter", "exit", *_TIGHT), http=True, edge=True, sees=True),
+    TargetKind("pictures", "torch", ("--server-drafter", "exit", *_TIGHT), http=True, edge=True, sees=True),
     TargetKind("relay", "torch", relay=True),
-    TargetKind("replicas", "torch", ("--drafter", "cacheback"), replicas=2, http=True),
-    TargetKind("replicas-proxy", "torch", ("--drafter", "specformer"), replicas=2, proxy=True, edge=True),
+    TargetKind("replicas", "torch", ("--server-drafter", "cacheback"), replicas=2, http=True),
+    TargetKind(
+        "replicas-proxy", "torch", ("--server-drafter", "specformer"), replicas=2, proxy=True, edge=True
+    ),
 )
