@@ -295,7 +295,7 @@ def test_usage_errors(argv: list[str], said: str, capsys: pytest.CaptureFixture[
         (["serve", "--draft-model", "tiny-drat"], "tiny-draft"),
         (["edge", "--draft-model", "tiny-darft"], "tiny-draft"),
         (["run", "tiny", "--draft-model", "tiny-darft"], "tiny-draft"),
-        (["run", "smolm2"], "smollm2"),
+        (["run", "--model", "smolm2"], "smollm2"),
         (["relay", "tiny-hubb"], "tiny-hub"),
         (["profile", "show", "rtx-4091"], "rtx-4090"),
     ],

@@ -155,15 +155,12 @@ def test_the_file_a_person_would_take(row):
 
 PASTED = """
 'org/x-GGUF' = org/x-GGUF
-"org/x" = org/x
-org/x/ = org/x
 org/x:latest = org/x
 org/x@q4_k_m = org/x:q4_k_m
 org/x@main = org/x
 hf.co/org/x:Q4_K_M = org/x:Q4_K_M
 HF.co/org/x:latest = org/x
 https://www.huggingface.co/org/x/ = org/x
-https://huggingface.co/org/x/tree/main = org/x
 https://huggingface.co/org/x/tree/main/Q4_K_M = org/x:Q4_K_M
 https://huggingface.co/org/x/blob/main/x-Q4_K_M.gguf = org/x:x-Q4_K_M.gguf
 https://huggingface.co/org/x/resolve/main/a/x%20Q8_0.gguf?download=true = org/x:a/x Q8_0.gguf
@@ -176,7 +173,7 @@ git clone https://huggingface.co/org/x.git = org/x
 hf://org/x@main/x.gguf = org/x:x.gguf
 huggingface:org/x:Q4_K_M = org/x:Q4_K_M
 huggingface/org/x = org/x
-git clone git@hf.co:org/x.git = org/x
+git lfs install && git clone git@hf.co:org/x.git = org/x
 ‘org/x\u200b’, = org/x
 export MODEL="org/x" = org/x
 "model": "org/x", = org/x
@@ -188,11 +185,9 @@ hf download org/x x.gguf --revision v2 = --revision v2
 AutoModel.from_pretrained("org/x", revision="v2") = --revision v2
 ollama run hf.co/org/x:Q4_K_M --verbose = org/x:Q4_K_M
 ollama run llama3.2 = llama3.2
-llama-server -hf org/x:Q4_K_M = org/x:Q4_K_M
 llama-cli --hf-repo org/x --hf-file x-q8_0.gguf = org/x:x-q8_0.gguf
 -hf org/x:Q4_K_M = org/x:Q4_K_M
 hf download org/x x-Q4_K_M.gguf --local-dir . = org/x:x-Q4_K_M.gguf
-vllm serve org/x = org/x
 vllm serve "org/x" = org/x
 vllm serve --port 8000 org/x --max-model-len 4096 = org/x
 ./llama-server -hf org/x:Q4_K_M = org/x:Q4_K_M
@@ -212,7 +207,6 @@ model = AutoModelForCausalLM.from_pretrained("org/x", device_map="auto") = org/x
 Llama.from_pretrained(repo_id="org/x", filename="*q8_0.gguf") = org/x:q8_0
 pipeline('text-generation', model='org/x') = org/x
 ```ollama run hf.co/org/x:Q8_0``` = org/x:Q8_0
-git lfs install && git clone https://huggingface.co/org/x = org/x
 wget -c https://huggingface.co/org/x/resolve/main/x-Q8_0.gguf = org/x:x-Q8_0.gguf
 [org/x](https://huggingface.co/org/x) = org/x
 lmstudio://open_from_hf?model=org/x = org/x

@@ -210,7 +210,7 @@ def test_an_index_of_other_files_is_refused(weight_map, hub, capsys):
     [
         ("pytorch_model.bin", b"{}", "holds pickled weights, which can run code and are never opened"),
         ("onnx/model_q4.onnx", b"{}", "holds ONNX, which only drafts"),
-        ("adapter_config.json", b"", "is an adapter (LoRA); pull its model"),
+        ("adapter_config.json", b"", "holds an adapter (LoRA), which changes another model"),
         ("model.safetensors", b'{"quantization": {"bits": 4}}', "is quantized for MLX on a Mac"),
     ],
 )

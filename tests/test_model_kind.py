@@ -56,7 +56,7 @@ adapter_model.safetensors | adapter_config.json=lora adapter_model.safetensors=x
 . | config.json=mlx model.safetensors=x | MLX
 . | config.json=t5 model.safetensors=x | has an encoder beside its decoder
 . | config.json={} openvino_model.bin=x openvino_model.xml=x | holds OpenVINO
-. | config.json={} x.litertlm=x | holds LiteRT
+. | config.json={} x.litertlm=x | for phones \\(LiteRT
 x.bin | x.bin=lmgg | is GGML, older than GGUF
 ggml-x.bin | ggml-x.bin=x | holds GGML
 latest | latest={"schemaVersion":2} | is Ollama's list of a model's files

@@ -35,10 +35,7 @@ from verify_server.start.load_target import load_llamacpp, load_torch
         ({"loose_rules": "fly"}, "rule match alone"),
         ({"rules": "match,ratio"}, "rule match alone, not match,ratio"),
         ({"trust_device_probabilities": True}, "rule match alone"),
-        (
-            {"server_drafter": "ctc"},
-            "--server-drafter ctc is not served beside it; choose from none, lookup, cacheback",
-        ),
+        ({"server_drafter": "ctc"}, "--server-drafter ctc is not served beside it; choose from none, lookup"),
         ({"server_drafter": "vllm"}, "--server-drafter vllm is not served"),
         ({"server_drafter": "exit:3"}, "--server-drafter exit:3 is not served"),
         ({"server_drafter": "model", "draft_model": "tiny-draft"}, "--server-drafter model is not served"),

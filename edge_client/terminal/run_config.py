@@ -13,11 +13,12 @@ from opensled.process.logs import LEVELS
 class RunConfig:
     """A server and a conversation with it, on this machine."""
 
-    name: str = option(
+    model: str = option(
         "",
         "model: a name listed by `opensled models list`, ORG/REPO[:QUANT] on Hugging Face, a GGUF file or a folder",
-        positional=True,
+        bare=True,
         metavar="NAME",
+        often=True,
         read=model_name,
     )
     system: str = option(

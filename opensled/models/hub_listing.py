@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from opensled.core.errors import ModelError, NotFound
 from opensled.models.hub_names import GgufModel, HubName, choose_model, gguf_models
-from opensled.models.model_kind import form_of
+from opensled.models.model_kind import model_form
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -139,11 +139,7 @@ def _nothing(name: HubName, models: list[GgufModel], has_safetensors: bool, file
         return f"{name.repository} has no GGUF file {name.choice or 'that llama.cpp reads'}; it has {quants}"
     if has_safetensors:
         return f"{name.repository} has no GGUF files but safetensors; run: opensled pull {name.repository}"
-    if "adapter_config.json" in files:
-        return (
-            f"{name.repository} is an adapter (LoRA); pull its model, which its page names, or a merged one"
-        )
-    form = form_of(files)
+    form = model_form(files)
     return (
         f"{name.repository} {f'holds {form}, but' if form else 'has'} neither GGUF files nor a config.json with "
         "safetensors; choose another repository of this model"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from opensled.core.errors import ModelError, UnsupportedModel
 from opensled.models.download import Source, fetch, locked_folder, require_room
@@ -88,7 +88,7 @@ class _Pull:
     def run(self) -> Pulled:
         with locked_folder(self.folder):
             files = self._named_by_index(self.selection.files)
-            self._require_fit({file.name: file for file in files})
+            self._require_fit(files)
             for file in files:
                 if file.sha256:
                     require_pinned(self.repository, self.known, file.name, file.sha256)
@@ -111,19 +111,14 @@ class _Pull:
         fetch(self.source, index, lambda done: None)
         return without_strays(files, self.source.part(INDEX).read_bytes())
 
-    def _require_fit(self, files: dict[str, HubFile]) -> None:
+    def _require_fit(self, files: list[HubFile]) -> None:
         """Raises UnsupportedModel by the small papers, before the weights are fetched."""
-
-        def read(name: str) -> dict[str, Any]:
-            if name not in files:
-                return {}
-            fetch(self.source, files[name], lambda done: None)
-            return read_papers(self.source.part(name))
-
-        if CONFIG in files and not self._is_there(CONFIG):
-            why = why_papers(self.repository, files.keys(), read)
-            if why:
-                raise UnsupportedModel(why)
+        for file in files:
+            if file.name in (CONFIG, "adapter_config.json") and not self._is_there(file.name):
+                fetch(self.source, file, lambda done: None)
+        names = {file.name for file in files}
+        if why := why_papers(self.repository, names, lambda name: read_papers(self.source.part(name))):
+            raise UnsupportedModel(why)
 
     def _is_there(self, name: str) -> bool:
         return name in self.known.files and self.known.files[name].is_at(self.folder / name)

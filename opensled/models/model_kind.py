@@ -43,21 +43,18 @@ PARTS = {
 }
 PICKLED = "pickled weights, which can run code and are never opened"
 # Names of files -> the form of a model in them that OpenSLED does not serve; the first that fits counts
-FORMS = {
+_FORMS = {
+    r"adapter_config\.json": "an adapter (LoRA), which changes another model",
     r"openvino_.*\.(bin|xml)": "OpenVINO",
     r"ggml-.*\.bin": "GGML (whisper.cpp, or llama.cpp before GGUF)",
     r".*\.(bin|pt|pth|ckpt|pkl)": PICKLED,
     r".*\.(onnx|ort|onnx_data)": "ONNX, which only drafts (--drafter onnx)",
-    r".*\.(litertlm|tflite|task)": "LiteRT",
-    r".*\.(mlmodelc?|mlpackage)": "Core ML",
-    r".*\.pte": "ExecuTorch",
-    r".*\.(engine|plan)": "TensorRT",
-    r".*\.nemo": "NeMo",
+    r".*\.(litertlm|tflite|task|mlmodelc?|mlpackage|pte)": "a model for phones (LiteRT, Core ML, ExecuTorch)",
     r".*\.(h5|keras|msgpack|ot)": "weights for TensorFlow, Flax or Rust",
     r".*\.llamafile": "a llamafile, which is a program with its model",
 }
 # First bytes of a file that is no GGUF -> what it is
-BEGINNINGS = {
+_BEGINNINGS = {
     b"<": "is a web page; download the file itself (/resolve/ in its address, not /blob/)",
     (b"lmgg", b"tjgg", b"fmgg", b"algg"): "is GGML, older than GGUF; download the model as GGUF",
     b'{"schemaVersion"': "is Ollama's list of a model's files; give the blob that it calls image.model",
@@ -94,9 +91,9 @@ def why_no_model(path: Path) -> str:
         return why
     if begins_as_gguf(path):
         return _of_gguf(path)
-    said = next((said for marks, said in BEGINNINGS.items() if begins_as_gguf(path, marks)), "")
+    said = next((said for marks, said in _BEGINNINGS.items() if begins_as_gguf(path, marks)), "")
     said = said or next((said for ends, said in FILES.items() if path.suffix.lower() in ends), "")
-    if form := form_of([path.name]):
+    if form := model_form([path.name]):
         said = said or f"holds {form}; {SERVED}"
     if path.suffix == ".safetensors" and (why := _of_config(path.parent)):
         return why
@@ -109,10 +106,10 @@ def begins_as_gguf(path: Path, mark: bytes | tuple[bytes, ...] = b"GGUF") -> boo
         return file.read(32).startswith(mark)
 
 
-def form_of(names: Iterable[str]) -> str:
-    """The form of a model that files tell by their names, of FORMS; "" = none of them."""
+def model_form(names: Iterable[str]) -> str:
+    """The form of a model that files tell by their names, of _FORMS; "" = none of them."""
     bare = [name.rpartition("/")[2].lower() for name in names]
-    return next((FORMS[form] for form in FORMS for name in bare if re.fullmatch(form, name)), "")
+    return next((_FORMS[form] for form in _FORMS for name in bare if re.fullmatch(form, name)), "")
 
 
 def first_part(path: Path) -> Path:
@@ -224,7 +221,7 @@ def _of_weights(folder: Path, names: set[str]) -> str:
         return f"{folder} has the parts of a model and no {INDEX}; fetch that, too"
     if safe or any(name.endswith(".gguf") for name in names):
         return ""
-    form = form_of(item.name for item in folder.rglob("*"))
+    form = model_form(item.name for item in folder.rglob("*"))
     if form == PICKLED:
         return (
             f"{folder} has no .safetensors weights (pickled weights are never opened); convert it once where you trust "

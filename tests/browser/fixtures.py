@@ -123,18 +123,7 @@ def edge(server, *options, http="127.0.0.1:0", folder=None, **kept):
 
 def served(*options, http="127.0.0.1:0", listen="127.0.0.1:0", model="tiny", **kept):
     """A server with a page, whose devices alone draft; `http_of` tells where."""
-    arguments = [
-        "serve",
-        "--model",
-        model,
-        "--server-drafter",
-        "none",
-        "--listen",
-        listen,
-        "--http",
-        http,
-        *options,
-    ]
+    arguments = ["serve", model, "--server-drafter", "none", "--listen", listen, "--http", http, *options]
     return Process(arguments, isolated=True, **kept)
 
 

@@ -225,16 +225,8 @@ def test_what_it_says_of_itself(server, api):
 def test_short_memory_and_two_killed_servers_change_no_text(wanted, drafter, tmp_path):
     """Memory for four of sixteen texts; two servers die as they write, and the devices go on with the next one."""
     listen = f"127.0.0.1:{free_port()}"
-    options = (
-        "--kv-tokens",
-        "768",
-        "--context",
-        "512",
-        "--tokens",
-        tenants_file(tmp_path),
-        "--server-drafter",
-        drafter,
-    )
+    memory = ("--kv-tokens", "768", "--context", "512")
+    options = (*memory, "--tokens", tenants_file(tmp_path), "--server-drafter", drafter)
 
     metrics = f"127.0.0.1:{free_port()}"
 

@@ -243,9 +243,8 @@ def _cost(answer: Answer) -> str:
 def assumptions(answer: Answer) -> dict[str, str]:
     """Models, machines, users, drafts, and what kind of number each is, in a sentence or two each."""
     config, accelerator = answer.config, answer.setting.cost.accelerator
-    beside = (
-        f"a {config.draft} draft" if config.server_drafter == MODEL else f"a {config.server_drafter} head"
-    )
+    own = config.server_drafter
+    beside = f"a {config.draft} draft" if own == MODEL else f"a {own} head"
     target = catalog.target(config.target).name
     return {
         "target": (
@@ -292,11 +291,8 @@ def _labels(answer: Answer) -> str:
 
 def _head(config: PlanConfig) -> HeadProfile | None:
     """The draft head beside the target; None where a model drafts."""
-    return (
-        None
-        if config.server_drafter == MODEL
-        else HeadProfile.usual(config.server_drafter, catalog.target(config.target))
-    )
+    own = config.server_drafter
+    return None if own == MODEL else HeadProfile.usual(own, catalog.target(config.target))
 
 
 def _head_json(head: HeadProfile) -> dict[str, Any]:

@@ -53,9 +53,7 @@ def _layers(asked: list[str], engine: TorchEngine) -> int:
         return 0
     most = len(places_of(engine.network)[0]) - 1
     if not asked[0].isdecimal() or not 1 <= int(asked[0]) <= most:
-        raise UsageError(
-            f"--server-drafter exit:{asked[0]}: this target has exits behind its layers 1 to {most}"
-        )
+        raise UsageError(f"--server-drafter exit:{asked[0]}: this target has exits behind layers 1 to {most}")
     return int(asked[0])
 
 
