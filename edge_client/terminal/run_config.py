@@ -51,7 +51,9 @@ class RunConfig:
         metavar="MODEL",
         read=model_name,
     )
-    drafter: str = option(AUTO, "drafter, see opensled chat --help", metavar="NAME", check=require_drafter)
+    drafter: str = option(
+        AUTO, "drafter of the chat, as opensled chat --help has it", metavar="NAME", check=require_drafter
+    )
     color: str = option("auto", COLOR_HELP, choices=COLOR_CHOICES)
     history: bool = option(True, "save typed lines, for the arrow keys in the next conversation")
     log_level: str = option("warning", "minimum level of log messages", choices=LEVELS)

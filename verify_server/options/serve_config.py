@@ -47,7 +47,7 @@ class ServeConfig(LimitsConfig, GpuConfig, AdaptConfig, AccessConfig):
     model: str = option(
         "tiny",
         "target model: a name listed by `opensled models list`, a folder, a GGUF file, or a Hugging Face id ORG/MODEL; "
-        "--model may be left out before it",
+        "--model itself may be left out",
         bare=True,
         group="target and addresses",
         often=True,
@@ -171,6 +171,7 @@ class ServeConfig(LimitsConfig, GpuConfig, AdaptConfig, AccessConfig):
         "own module:callable; vllm:NAME selects a drafter of vLLM (ngram, suffix, mtp, eagle3, dflash, draft_model). "
         "auto: vllm:ngram with engine vllm, else model with --draft-model, else lookup (policy goodput) or none",
         check=lambda name: SERVER_DRAFTERS.require(name, AUTO_DRAFTER),
+        metavar="DRAFTER",
         often=True,
         apart=True,
     )
