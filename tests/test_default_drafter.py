@@ -86,7 +86,7 @@ def test_one_line_says_why_there_is_none(capsys) -> None:
 
 
 def test_what_was_named_is_not_told_again(capsys) -> None:
-    assert stage_of(drafter="none") is None and stage_of(drafter="lookup").name == "lookup"
+    assert stage_of(server_drafter="none") is None and stage_of(server_drafter="lookup").name == "lookup"
     assert capsys.readouterr().err == ""
 
 

@@ -71,13 +71,12 @@ def _tokens(between: Between) -> Figures:
 
 def rests(told: Mapping[str, float]) -> list[str]:
     """Why drafts rest just now, in words, of the figures by "cause,figure"."""
-    reasons: dict[str, HintReason] = {}
+    reasons: dict[str, dict[str, Any]] = {}
     for label, value in told.items():
         cause, _, figure = label.partition(",")
-        if figure in HintReason._fields and isfinite(value):
-            number = int(value) if figure == "tokens" else value
-            reasons[cause] = reasons.get(cause, HintReason(cause))._replace(**{figure: number})
-    return [*map(why_at_rest, reasons.values())]
+        if figure in HintReason._fields[1:] and isfinite(value):
+            reasons.setdefault(cause, {})[figure] = int(value) if figure == "tokens" else value
+    return [why_at_rest(HintReason(cause, **known)) for cause, known in reasons.items()]
 
 
 def _steps(between: Between) -> Figures:

@@ -54,7 +54,7 @@ _FORMS = {
     r".*\.llamafile": "a llamafile, which is a program with its model",
 }
 # First bytes of a file that is no GGUF -> what it is
-_BEGINNINGS = {
+_BEGINNINGS: dict[bytes | tuple[bytes, ...], str] = {
     b"<": "is a web page; download the file itself (/resolve/ in its address, not /blob/)",
     (b"lmgg", b"tjgg", b"fmgg", b"algg"): "is GGML, older than GGUF; download the model as GGUF",
     b'{"schemaVersion"': "is Ollama's list of a model's files; give the blob that it calls image.model",

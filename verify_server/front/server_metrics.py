@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from opensled.metrics.answer_counts import answer_metrics
-from opensled.metrics.registry import Metric, build_metric, draft_metrics, model_metric
+from opensled.metrics.registry import Labels, Metric, build_metric, draft_metrics, model_metric
 from verify_server.admission.session_manager import SessionManager
 from verify_server.round.loop import VerifyLoop
 from verify_server.round.session import Session
@@ -154,7 +154,7 @@ def _sessions(loop: VerifyLoop) -> dict[str, int]:
     return {"live": sum(readers), "absent": len(readers) - sum(readers)}
 
 
-def _rests(loop: VerifyLoop) -> dict[tuple[str, str], float]:
+def _rests(loop: VerifyLoop) -> dict[Labels, float]:
     turns = [session.sources.device.turn for session in list(loop.machine.sessions.values())]
     told = [turn.why._asdict() for turn in turns if turn.hint == 0 and turn.why]
     return {(why["cause"], figure): why[figure] for why in told for figure in why if figure != "cause"}
