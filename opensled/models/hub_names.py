@@ -124,10 +124,7 @@ def _quant(whole: str) -> str:
 
 
 def _ranked(models: list[GgufModel]) -> list[GgufModel]:
-    """Variants, named as such, come last; a file comes before one whose name has all of its words and more.
-
-    Of several with one quantization those behind the first are called by their paths.
-    """
+    """Variants, named as such, come last; a file comes before one whose name has all of its words and more."""
     shared = frozenset.intersection(*[model.words for model in models]) if models else frozenset()
     other = {model: sorted(filter(_OTHER.fullmatch, model.words - shared)) for model in models}
 
@@ -137,7 +134,7 @@ def _ranked(models: list[GgufModel]) -> list[GgufModel]:
         is_last = bits >= BITS.index("16")
         return len(other[model]), is_last, extra, bits, kind, len(model.words), model.files
 
-    labels: dict[str, GgufModel] = {}
+    labels: dict[str, GgufModel] = {}  # of one quantization, those behind the first are called by their paths
     for model in sorted(models, key=rank):
         label = "-".join([*map(str.upper, other[model]), model.quant])
         labels.setdefault(model.whole if label in labels else label, model)

@@ -51,7 +51,6 @@ _FORMS = {
     r".*\.(onnx|ort|onnx_data)": "ONNX, which only drafts (--drafter onnx)",
     r".*\.(litertlm|tflite|task|mlmodelc?|mlpackage|pte)": "a model for phones (LiteRT, Core ML, ExecuTorch)",
     r".*\.(h5|keras|msgpack|ot)": "weights for TensorFlow, Flax or Rust",
-    r".*\.llamafile": "a llamafile, which is a program with its model",
 }
 # First bytes of a file that is no GGUF -> what it is
 _BEGINNINGS: dict[bytes | tuple[bytes, ...], str] = {
