@@ -130,4 +130,5 @@ class RelayConfig(LimitsConfig):
     def serving(self) -> ServeConfig:
         """As a server towards the devices; nothing drafts beside the relay's model."""
         shared = [each.name for each in fields(self) if each.name in _SERVES]
-        return ServeConfig(**{name: getattr(self, name) for name in shared}, rules=MATCH, drafter="none")
+        same = {name: getattr(self, name) for name in shared}
+        return ServeConfig(**same, rules=MATCH, server_drafter="none")

@@ -36,7 +36,7 @@ COMPOSING = (
 )
 # The rooms of each package, lowest first: a room imports those before it. An arrow that runs the other way is named.
 ROOMS = {
-    "opensled": "core wire process net metrics cli drafting text models",
+    "opensled": "core wire process net metrics drafting cli text models",
     "edge_client": "link lengths drafters draft_servers round offline device terminal doctor",
     "verify_server": "text access vision engine engine/torch engine/llamacpp rules kv options round riders "
     "drafting drafting/heads drafting/exits engine/vllm gpu_check admission front start cluster",

@@ -26,17 +26,8 @@ def gate(tmp_path_factory):
 def server(gate):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(GATE, str(gate))
-        arguments = [
-            "serve",
-            "--engine",
-            "tests.gated_target:load",
-            "--drafter",
-            "none",
-            "--model",
-            "fake",
-            "--listen",
-            "127.0.0.1:0",
-        ]
+        engine = ["--engine", "tests.gated_target:load", "--server-drafter", "none"]
+        arguments = ["serve", "fake", *engine, "--listen", "127.0.0.1:0"]
         with Process(arguments) as process:
             yield process.wait_ready()
 

@@ -41,9 +41,9 @@ SAMPLINGS = ({"temperature": 0}, {"temperature": 0.8, "seed": 11})
         ({"draft_wait": 30.0}, "lookup"),
         ({"draft_model": "tiny-draft"}, "model"),
         ({"policy": "fcfs", "draft_model": "tiny-draft"}, "model"),
-        ({"drafter": "none"}, "none"),
-        ({"drafter": "cacheback", "policy": "fcfs", "draft_wait": inf}, "cacheback"),
-        ({"drafter": "lookup", "engine": "vllm"}, "lookup"),
+        ({"server_drafter": "none"}, "none"),
+        ({"server_drafter": "cacheback", "policy": "fcfs", "draft_wait": inf}, "cacheback"),
+        ({"server_drafter": "lookup", "engine": "vllm"}, "lookup"),
     ],
 )
 def test_it_suits_the_engine_and_what_is_named_stays(options, drafter) -> None:
@@ -86,7 +86,7 @@ def test_one_line_says_why_there_is_none(capsys) -> None:
 
 
 def test_what_was_named_is_not_told_again(capsys) -> None:
-    assert stage_of(drafter="none") is None and stage_of(drafter="lookup").name == "lookup"
+    assert stage_of(server_drafter="none") is None and stage_of(server_drafter="lookup").name == "lookup"
     assert capsys.readouterr().err == ""
 
 
@@ -106,10 +106,10 @@ class Running(NamedTuple):
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[dict[str, Running]]:
-    """Two that differ in nothing but --drafter: one does not have it, and one has none."""
+    """Two that differ in nothing but --server-drafter: one does not have it, and one has none."""
     found, started = {}, {}
     with ExitStack() as stack:
-        for name, words in ((DEFAULT, ()), (NONE, ("--drafter", NONE))):
+        for name, words in ((DEFAULT, ()), (NONE, ("--server-drafter", NONE))):
             http = f"127.0.0.1:{free_port()}"
             serve = ("serve", "--model", "tiny", "--engine", "torch", "--dtype", "float64", "--threads", "1")
             serve += ("--listen", "127.0.0.1:0", "--http", http, "--kv-tokens", "8192", *words)

@@ -29,7 +29,7 @@ PROMPT = (3, 1, 4)
 PARAMS = SamplingParams(temperature=0, max_tokens=100)
 LONG = SamplingParams(temperature=0, max_tokens=500)  # at least 2 s
 # Without drafts: a step over a draft would reach the gate before its first tokens are told
-SERVE = ("serve", "--engine", "tests.gated_target:load", "--drafter", "none", "--listen", "127.0.0.1:0")
+SERVE = ("serve", "--engine", "tests.gated_target:load", "--server-drafter=none", "--listen", "127.0.0.1:0")
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 

@@ -96,7 +96,7 @@ def alone(about: ExitFile) -> LlamaForCausalLM:
 
 
 def beside(engine: TorchEngine, about: ExitFile | None, name: str = "exit") -> ExitDrafter:
-    config = ServeConfig(model="tiny", drafter=name, draft_model=str(about.folder) if about else "")
+    config = ServeConfig(model="tiny", server_drafter=name, draft_model=str(about.folder) if about else "")
     drafter = SERVER_DRAFTERS.get(name)(config, ServedModel("tiny", engine, Vocabulary()))
     assert isinstance(drafter, ExitDrafter) and drafter.needs_kv and drafter.reads_blocks
     return drafter
@@ -282,7 +282,7 @@ def target(engine=None, text=None) -> ServedModel:
 
 def test_exits_that_do_not_belong_here_are_refused(about, tmp_path: Path) -> None:
     config = ServeConfig(model="tiny", draft_model=str(about.folder))
-    with pytest.raises(UsageError, match="--engine torch, or the folder as an ordinary draft model"):
+    with pytest.raises(UsageError, match="--engine torch, or an ordinary draft model"):
         exit_attach.early_exit(config, target(FakeEngine()))
     with pytest.raises(VocabularyMismatch, match="another vocabulary"):
         exit_attach.early_exit(config, target(text=FakeText()))
@@ -302,7 +302,7 @@ def test_exits_that_do_not_belong_here_are_refused(about, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("layers", ["0", "-1", "40", "two", ""])
 def test_layers_that_a_target_does_not_have_are_refused(layers) -> None:
-    with pytest.raises(UsageError, match=f"exit:{layers}: this target has exits behind its layers 1 to"):
+    with pytest.raises(UsageError, match=f"exit:{layers}: this target has exits behind layers 1 to"):
         exit_attach.early_exit(layers, ServeConfig(model="tiny"), target())
 
 

@@ -217,7 +217,7 @@ def test_the_switch_stops_a_devices_drafts_and_changes_no_word(policy):
             assert not rows(view)["local", "kitchen"]["drafting"]
             rested = why_at_rest(HintReason("operator"))
             await until(lambda: rows(view)["local", "kitchen"]["why"] == rested)
-            assert rows(view)["local", "kitchen"]["hint"] == 0
+            assert rows(view)["local", "kitchen"]["hint"] == 0 and rested in view.watcher()()["rests"]
             verified, theirs, tokens = mine.counts.drafts, other.counts.drafts, mine.tokens
             await until(lambda: mine.tokens > tokens + 40)
             assert mine.counts.drafts == verified

@@ -272,10 +272,10 @@ SERVED = "served are a GGUF file, a folder with one, or a folder with config.jso
         (
             "a.bin",
             ("a.bin",),
-            f"a\\.bin is a pickle file, which can run code, so it is never opened; {SERVED}",
+            f"a\\.bin holds pickled weights, which can run code and are never opened; {SERVED}",
         ),
-        ("a.pt", ("a.pt",), "a pickle"),
-        ("a.onnx", ("a.onnx",), f"is an ONNX model, which only drafts .*; {SERVED}"),
+        ("a.pt", ("a.pt",), "pickled"),
+        ("a.onnx", ("a.onnx",), f"holds ONNX, which only drafts .*; {SERVED}"),
         ("a.gguf", ("a.gguf",), "it does not begin with GGUF; download it again"),
         ("model.safetensors", ("model.safetensors",), "is a part of a model; give its folder: "),
         ("", ("notes.md",), f"holds no model; {SERVED}"),

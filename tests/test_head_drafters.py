@@ -319,7 +319,7 @@ def test_heads_that_do_not_belong_here_are_refused(trained: HeadFile, tmp_path: 
     config = ServeConfig(model="tiny", draft_model=str(trained.folder))
     with pytest.raises(UsageError, match="--engine torch"):
         attach.specformer(config, target(FakeEngine()))
-    with pytest.raises(UsageError, match="--drafter specformer"):
+    with pytest.raises(UsageError, match="--server-drafter specformer"):
         attach.ctc(config, target())
     with pytest.raises(VocabularyMismatch, match="another vocabulary"):
         attach.specformer(config, target(text=FakeText()))

@@ -77,6 +77,8 @@ def test_which_is_taken_first():
     assert choose_model(models, "") is models[0] and choose_model([], "") is None
     assert choose_model(models, "q2_K") is models[3] and choose_model(models, "a-q2_k.gguf") is models[3]
     assert choose_model(models, "Q3_K") is None
+    two = gguf_models(["old/a-1b-q4_0.gguf", "a-1b-q4_0.gguf", "a-3b-q4_0.gguf"])
+    assert [model.quant for model in two] == ["Q4_0", "a-3b-q4_0", "old/a-1b-q4_0"]
 
 
 def test_a_split_model_counts_once_and_only_if_it_is_whole():
@@ -118,6 +120,7 @@ mxfp4: x-MXFP4_MOE.gguf x-F16.gguf
 : x-IQ4_XS.gguf x-F16.gguf x-IQ2_M.gguf
 : x-Q3_K_M.gguf x-IQ2_M.gguf x-Q2_K.gguf x-BF16.gguf
 : x-Q4_0.gguf x-IQ4_KSS.gguf x-Q4_0_8_8.gguf
+: x-UD-Q2_K_XL.gguf x-IQ1_S.gguf x-TQ1_0.gguf
 : x.gguf x-f16.gguf
 : x-Q5_K_M.gguf x-IQ4_K.gguf x-IQ5_K.gguf x-IQ4_KS.gguf x-IQ6_K.gguf x-IQ4_KT.gguf x-IQ4_KSS.gguf
 : x-Q8_0.gguf x-00001-of-00002-Q4_K_M.gguf x-00002-of-00002-Q4_K_M.gguf
@@ -152,15 +155,12 @@ def test_the_file_a_person_would_take(row):
 
 PASTED = """
 'org/x-GGUF' = org/x-GGUF
-"org/x" = org/x
-org/x/ = org/x
 org/x:latest = org/x
 org/x@q4_k_m = org/x:q4_k_m
 org/x@main = org/x
 hf.co/org/x:Q4_K_M = org/x:Q4_K_M
 HF.co/org/x:latest = org/x
 https://www.huggingface.co/org/x/ = org/x
-https://huggingface.co/org/x/tree/main = org/x
 https://huggingface.co/org/x/tree/main/Q4_K_M = org/x:Q4_K_M
 https://huggingface.co/org/x/blob/main/x-Q4_K_M.gguf = org/x:x-Q4_K_M.gguf
 https://huggingface.co/org/x/resolve/main/a/x%20Q8_0.gguf?download=true = org/x:a/x Q8_0.gguf
@@ -172,13 +172,22 @@ https://hf-mirror.com/org/x = org/x
 git clone https://huggingface.co/org/x.git = org/x
 hf://org/x@main/x.gguf = org/x:x.gguf
 huggingface:org/x:Q4_K_M = org/x:Q4_K_M
+huggingface/org/x = org/x
+git lfs install && git clone git@hf.co:org/x.git = org/x
+‘org/x\u200b’, = org/x
+export MODEL="org/x" = org/x
+"model": "org/x", = org/x
+FROM hf.co/org/x:Q4_K_M = org/x:Q4_K_M
+models--org--x = org/x
+org\\x = org/x
+python -m llama_cpp.server --hf_model_repo_id org/x --model *q8_0.gguf = org/x:q8_0
+hf download org/x x.gguf --revision v2 = --revision v2
+AutoModel.from_pretrained("org/x", revision="v2") = --revision v2
 ollama run hf.co/org/x:Q4_K_M --verbose = org/x:Q4_K_M
 ollama run llama3.2 = llama3.2
-llama-server -hf org/x:Q4_K_M = org/x:Q4_K_M
 llama-cli --hf-repo org/x --hf-file x-q8_0.gguf = org/x:x-q8_0.gguf
 -hf org/x:Q4_K_M = org/x:Q4_K_M
 hf download org/x x-Q4_K_M.gguf --local-dir . = org/x:x-Q4_K_M.gguf
-vllm serve org/x = org/x
 vllm serve "org/x" = org/x
 vllm serve --port 8000 org/x --max-model-len 4096 = org/x
 ./llama-server -hf org/x:Q4_K_M = org/x:Q4_K_M
@@ -198,7 +207,6 @@ model = AutoModelForCausalLM.from_pretrained("org/x", device_map="auto") = org/x
 Llama.from_pretrained(repo_id="org/x", filename="*q8_0.gguf") = org/x:q8_0
 pipeline('text-generation', model='org/x') = org/x
 ```ollama run hf.co/org/x:Q8_0``` = org/x:Q8_0
-git lfs install && git clone https://huggingface.co/org/x = org/x
 wget -c https://huggingface.co/org/x/resolve/main/x-Q8_0.gguf = org/x:x-Q8_0.gguf
 [org/x](https://huggingface.co/org/x) = org/x
 lmstudio://open_from_hf?model=org/x = org/x

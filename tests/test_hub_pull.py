@@ -205,11 +205,20 @@ def test_an_index_of_other_files_is_refused(weight_map, hub, capsys):
     assert "model.safetensors" not in files("org/parts")
 
 
-def test_a_repository_of_pickles_only(hub, capsys):
-    hub.add("org/old", {"config.json": b"{}", "pytorch_model.bin": b"pickle" * 99})
-    assert pull("org/old") == 3
-    assert "pickles (.bin, .pt) are never fetched" in complaint(capsys)
-    assert not any("pytorch_model" in path for path in hub.asked)
+@pytest.mark.parametrize(
+    ("weights", "config", "said"),
+    [
+        ("pytorch_model.bin", b"{}", "holds pickled weights, which can run code and are never opened"),
+        ("onnx/model_q4.onnx", b"{}", "holds ONNX, which only drafts"),
+        ("adapter_config.json", b"", "holds an adapter (LoRA), which changes another model"),
+        ("model.safetensors", b'{"quantization": {"bits": 4}}', "is quantized for MLX on a Mac"),
+    ],
+)
+def test_a_repository_that_cannot_be_served_is_refused_before_its_weights(weights, config, said, hub, capsys):
+    hub.add("org/old", {weights: b"weights" * 99, **({"config.json": config} if config else {})})
+    assert pull("org/old") in (1, 3)
+    assert f"org/old {said}" in complaint(capsys)
+    assert not any(weights in path for path in hub.asked)
 
 
 # Broken connections

@@ -18,6 +18,7 @@ PAPERS = {
     "lora": {"base_model_name_or_path": "org/base"},
     "bert": {"architectures": ["BertModel"]},
     "rank": {"architectures": ["XLMRobertaForSequenceClassification"]},
+    "t5": {"is_encoder_decoder": True},
     "mlx": {"quantization": {"bits": 4}, "quantization_config": {"bits": 4}},
     "exl2": {"quantization_config": {"quant_method": "exl2"}},
     "index": {"weight_map": {"a": "model-00001-of-00002.safetensors"}},
@@ -27,6 +28,8 @@ GIVEN = """
 mm.gguf | x.gguf=llama mm.gguf=clip/mmproj | projector .* give the model's own GGUF file \\(x.gguf\\)
 . | x-Q8_0.gguf=llama mmproj-f16.gguf=clip/mmproj | =x-Q8_0.gguf
 . | mmproj-f16.gguf=clip/mmproj | projector
+. | x-F16.gguf=llama x-Q4_K_M.gguf=llama x-Q8_0.gguf=llama x-MTP-Q4_K_M.gguf=llama | =x-Q4_K_M.gguf
+. | x-1b-Q4_K_M.gguf=llama x-3b-Q4_K_M.gguf=llama | has several
 lora.gguf | lora.gguf=llama/adapter | is an adapter \\(LoRA\\)
 imatrix.gguf | imatrix.gguf=/imatrix | statistics for quantizing
 v.gguf | v.gguf=llama/-0 | a vocabulary without weights
@@ -51,6 +54,13 @@ adapter_model.safetensors | adapter_config.json=lora adapter_model.safetensors=x
 . | config.json=rank model.safetensors=x | embeddings, ranking or sorting
 . | modules.json={} config.json={} model.safetensors=x | embeddings, ranking or sorting
 . | config.json=mlx model.safetensors=x | MLX
+. | config.json=t5 model.safetensors=x | has an encoder beside its decoder
+. | config.json={} openvino_model.bin=x openvino_model.xml=x | holds OpenVINO
+. | config.json={} x.litertlm=x | for phones \\(LiteRT
+x.bin | x.bin=lmgg | is GGML, older than GGUF
+ggml-x.bin | ggml-x.bin=x | holds GGML
+latest | latest={"schemaVersion":2} | is Ollama's list of a model's files
+. | a/config.json={} a/model.safetensors=x | give .*/a
 . | config.json=exl2 output.safetensors=x | ExLlama
 . | config.json={} model.safetensors.index.json=index | model-00001-of-00002.safetensors, .* is missing
 . | config.json={} m-00001-of-00002.safetensors=x | m-00002-of-00002.safetensors is missing

@@ -34,7 +34,7 @@ def expected_text():
 
 
 def serve(gate, address="127.0.0.1:0"):
-    engine = ["--engine", "tests.gated_target:load", "--model", "fake", "--drafter", "none"]
+    engine = ["--engine", "tests.gated_target:load", "--model", "fake", "--server-drafter", "none"]
     return Process(["serve", *engine, "--listen", address], environment={GATE: str(gate)})
 
 

@@ -237,11 +237,11 @@ def test_a_head_that_vllm_runs_is_refused_with_the_way(name, tmp_path):
     (tmp_path / "config.json").write_text('{"speculators_model_type": "eagle3"}')
     served = ServedModel("fake", engine(), FakeText())
     for config in (
-        ServeConfig(drafter=name, draft_model=str(tmp_path)),
-        ServeConfig(drafter=str(tmp_path)),
+        ServeConfig(server_drafter=name, draft_model=str(tmp_path)),
+        ServeConfig(server_drafter=str(tmp_path)),
     ):
         with pytest.raises(
-            UsageError, match="use --engine vllm --drafter vllm:eagle3 --draft-model"
+            UsageError, match="use --engine vllm --server-drafter vllm:eagle3 --draft-model"
         ) as refused:
             drafting_of(config, served)
         assert str(tmp_path) in str(refused.value)
@@ -268,7 +268,7 @@ def test_a_target_without_a_known_draft_model_is_told_what_to_do():
 )
 def test_real_engines_write_the_same_with_every_drafter(kind, name):
     """On the bundled family: the target in float32 (level exact) or GGUF, and its draft model on llama.cpp."""
-    config = ServeConfig(model="tiny", engine=kind, threads=1, kv_tokens=4000, drafter=name)
+    config = ServeConfig(model="tiny", engine=kind, threads=1, kv_tokens=4000, server_drafter=name)
     target = ENGINES.get(kind)(config)
     prompts = [target.text.encode(text) for text in ("The river is", "A b c d a b c d a b", "def add(a, b):")]
 

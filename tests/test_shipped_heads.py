@@ -92,7 +92,7 @@ def prompts_of(target: ServedModel) -> list[tuple[int, ...]]:
 def test_the_heads_of_tiny_draft_what_tiny_writes(
     reference: Reference, kind: str, temperature: float
 ) -> None:
-    config = ServeConfig(model="tiny", dtype="float64", numerics="fast", kv_tokens=4000, drafter=kind)
+    config = ServeConfig(model="tiny", dtype="float64", numerics="fast", kv_tokens=4000, server_drafter=kind)
     target = load(config)
     drafter = SERVER_DRAFTERS.get(kind)(config, target)
     prompts = prompts_of(target)

@@ -73,6 +73,7 @@ def test_what_all_names_of_a_kind_share_makes_no_likeness(word: str) -> None:
         ("--draft_model", FLAGS, "--draft-model"),
         ("-model", FLAGS, "--model"),
         ("--temp", FLAGS, "--temperature"),
+        ("--drafter", ["--drafts", "--server-drafter"], "--server-drafter"),  # a whole word of it
         ("OPENSLED_SERVRE", VARIABLES, "OPENSLED_SERVER"),
         ("Serve", COMMANDS, "serve"),
         ("gen", COMMANDS, "generate"),

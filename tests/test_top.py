@@ -81,6 +81,7 @@ AFTER = sample(
     kv_evicted_tokens_total=128,
     prefix_cache_hits_total=320,
     preemptions_total=2,
+    **{"draft_rests__operator,gain": 0, "draft_rests__step,tokens": 4, "draft_rests__step,gain": 0.9},
 )
 GATEWAY = sample(
     5.0,
@@ -135,6 +136,8 @@ def test_the_panel_says_it_all():
         "200.0/s  22.2/s each  25 % without a draft  ▅█",
         "61 % accepted  4.0 tokens long  4 % too late",
         "25 % of 0  75 % of 4",
+        "at rest   rested by the server's operator",
+        "a step over 5 tokens takes 0 times one over 1 here: drafts would give 0.90x",
         "25 ms  4.0 sessions  20.0 tokens  busy 50 %  predicted to within 4 %",
         "████████▒▒░░░░░░░░░░  40 % of 1,600 tokens",
         "5.0/s overloaded",

@@ -91,7 +91,7 @@ def test_an_answer_of_an_earlier_device_goes_on_at_the_server_that_takes_over(ea
     gate = tmp_path / "gate"
     gate.touch()
     listen = f"127.0.0.1:{free_port()}"
-    serve = [*SERVER, listen, "--engine", "tests.gated_target:load", "--drafter", "none"]
+    serve = [*SERVER, listen, "--engine", "tests.gated_target:load", "--server-drafter", "none"]
     slow = {"TEST_GATE": str(gate)}
     with Process(serve, isolated=True, environment=slow) as first:
         first.wait_ready()

@@ -131,7 +131,7 @@ def tiny_vision():
 
         @cache
         def address(own):
-            flags = ["--drafter", own, "--listen", "127.0.0.1:0", "--json"]
+            flags = ["--server-drafter", own, "--listen", "127.0.0.1:0", "--json"]
             return stack.enter_context(Process([*serve, *flags])).wait_ready()
 
         yield address

@@ -100,7 +100,7 @@ def test_arguments_are_passed_through_by_name():
         ("async_scheduling=true", "OpenSLED sets it itself"),
         ("scheduler-cls=a.B", "OpenSLED sets it itself"),
         ("max_model_len=5", "use --context instead"),
-        ("speculative_config={}", "use --drafter and --draft-model instead"),
+        ("speculative_config={}", "use --server-drafter and --draft-model instead"),
         ("pipeline_parallel_size=2", "use tensor_parallel_size"),
         ("data_parallel_size=2", "opensled gateway"),
     ],

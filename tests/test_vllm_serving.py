@@ -35,11 +35,11 @@ from verify_server.start.load_target import load_llamacpp, load_torch
         ({"loose_rules": "fly"}, "rule match alone"),
         ({"rules": "match,ratio"}, "rule match alone, not match,ratio"),
         ({"trust_device_probabilities": True}, "rule match alone"),
-        ({"drafter": "ctc"}, "--drafter ctc is not served beside it; choose from none, lookup, cacheback"),
-        ({"drafter": "vllm"}, "--drafter vllm is not served"),
-        ({"drafter": "exit:3"}, "--drafter exit:3 is not served"),
-        ({"drafter": "model", "draft_model": "tiny-draft"}, "--drafter model is not served"),
-        ({"draft_model": "tiny-draft"}, "add --drafter vllm:draft_model"),
+        ({"server_drafter": "ctc"}, "--server-drafter ctc is not served beside it; choose from none, lookup"),
+        ({"server_drafter": "vllm"}, "--server-drafter vllm is not served"),
+        ({"server_drafter": "exit:3"}, "--server-drafter exit:3 is not served"),
+        ({"server_drafter": "model", "draft_model": "tiny-draft"}, "--server-drafter model is not served"),
+        ({"draft_model": "tiny-draft"}, "add --server-drafter vllm:draft_model"),
     ],
 )
 def test_what_it_does_not_serve_is_refused_with_the_way(options, says):
@@ -52,7 +52,7 @@ def test_a_drafter_of_vllm_needs_its_engine_and_a_name():
     other = ServedModel("fake", FakeEngine(10), FakeText())
     for name in ("vllm:ngram", "vllm"):
         with pytest.raises(UsageError, match="has a name, such as vllm:ngram, and needs --engine vllm"):
-            SERVER_DRAFTERS.get(name)(ServeConfig(drafter=name), other)
+            SERVER_DRAFTERS.get(name)(ServeConfig(server_drafter=name), other)
     assert isinstance(SERVER_DRAFTERS.get("vllm:ngram")(ServeConfig(), model()), VllmProposals)
 
 

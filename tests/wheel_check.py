@@ -52,7 +52,7 @@ MODELS = {
 
 
 # What files of models are made of: the wheel has the files themselves (hatch_build.py).
-ALONE = ("--drafter", "none", "--listen", "127.0.0.1:0")  # a server whose devices draft
+ALONE = ("--server-drafter", "none", "--listen", "127.0.0.1:0")  # a server whose devices draft
 PIECES = (".recipe.json", ".head", ".int8")
 PAGE = "http_api/page/page.html"
 UNITS = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("home/service/units/*.conf")}

@@ -13,7 +13,7 @@ from edge_client.drafters import AUTO
 from edge_client.terminal.run_config import RunConfig
 from hw_profiles.detect import usable_cores
 from opensled.cli.child_server import ChildServer
-from opensled.core.errors import NotFound
+from opensled.core.errors import NotFound, UsageError
 from opensled.models.model_pairs import PAIRS
 from opensled.models.pull import ready
 from opensled.models.store import (
@@ -31,17 +31,19 @@ QUIET = ("--log-level", "error")
 
 def run(config: RunConfig) -> int:
     """Chat until the user leaves; the server ends with it. Raises what `opensled pull`, `serve` and `chat` raise."""
+    if not config.model:
+        raise UsageError("run needs a model: opensled run NAME, such as smollm2 (see: opensled models list)")
     require_known(config.draft_model)
-    _fetch(config.name)
-    draft = config.draft_model or draft_here(config.name)
-    tell(f"starting {config.name} on this machine{f', and {draft} to draft for it' if draft else ''}")
-    if config.name in FETCHABLE:
-        tell(f"{config.name}: {FETCHABLE[config.name].about}")
+    _fetch(config.model)
+    draft = config.draft_model or draft_here(config.model)
+    tell(f"starting {config.model} on this machine{f', and {draft} to draft for it' if draft else ''}")
+    if config.model in FETCHABLE:
+        tell(f"{config.model}: {FETCHABLE[config.model].about}")
     with ChildServer(*_serving(config, bool(draft)), *QUIET) as server:
         with interrupts_kept():
             from edge_client.terminal.chat import chat  # takes a moment, while the server loads
 
-        return chat(_chatting(config, server.wait_ready(config.name), draft))
+        return chat(_chatting(config, server.wait_ready(config.model), draft))
 
 
 @contextmanager
@@ -75,7 +77,7 @@ def _fetch(name: str) -> None:
 def _serving(config: RunConfig, has_draft: bool) -> list[str]:
     """Arguments of the server; it leaves a core to a draft model."""
     options = {
-        "model": config.name,
+        "model": config.model,
         "engine": config.engine,
         "device": config.device,
         "context": config.context,

@@ -13,11 +13,12 @@ from opensled.process.logs import LEVELS
 class RunConfig:
     """A server and a conversation with it, on this machine."""
 
-    name: str = option(
+    model: str = option(
         "",
         "model: a name listed by `opensled models list`, ORG/REPO[:QUANT] on Hugging Face, a GGUF file or a folder",
-        positional=True,
+        bare=True,
         metavar="NAME",
+        often=True,
         read=model_name,
     )
     system: str = option(
@@ -50,7 +51,9 @@ class RunConfig:
         metavar="MODEL",
         read=model_name,
     )
-    drafter: str = option(AUTO, "drafter, see opensled chat --help", metavar="NAME", check=require_drafter)
+    drafter: str = option(
+        AUTO, "drafter of the chat, as opensled chat --help has it", metavar="NAME", check=require_drafter
+    )
     color: str = option("auto", COLOR_HELP, choices=COLOR_CHOICES)
     history: bool = option(True, "save typed lines, for the arrow keys in the next conversation")
     log_level: str = option("warning", "minimum level of log messages", choices=LEVELS)

@@ -161,7 +161,7 @@ def follow(engine: str) -> list[ClassRecorder]:
     device = threading.Thread(target=follower.run)
     device.start()
     with redirect_stdout(io.StringIO()):
-        places = ("--listen", follower.server, "--engine", engine, "--drafter", "none")
+        places = ("--listen", follower.server, "--engine", engine, "--server-drafter", "none")
         opensled(["serve", "--model", "tiny", *places])
     sys.setprofile(None)
     device.join()

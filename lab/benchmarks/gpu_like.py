@@ -122,7 +122,7 @@ def _measure(sizes: Sequence[int], policy: str, drafts: bool, seconds: float) ->
     cells = []
     os.sched_setaffinity(0, {min(CORES)})  # the server's threads inherit it
     with Process(
-        (*serve, "--policy", policy, "--drafter", "none", "--max-sessions", "2000"), isolated=True
+        (*serve, "--policy", policy, "--server-drafter", "none", "--max-sessions", "2000"), isolated=True
     ) as server:
         address = server.wait_ready()
         os.sched_setaffinity(0, {max(CORES)})

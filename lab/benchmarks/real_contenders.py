@@ -49,7 +49,7 @@ CONTENDERS: Mapping[str, Contender] = {
 }
 
 VLLM = "vllm"  # needs a Python that has it
-NO_DRAFTER = ("--drafter", NONE)  # devices are compared with a server that drafts nothing
+NO_DRAFTER = ("--server-drafter", NONE)  # devices are compared with a server that drafts nothing
 # What `opensled serve --model TARGET` is asked for beside that; the default is what a user gets.
 SETUPS: Mapping[str, tuple[str, ...]] = {
     "default": (),

@@ -4,7 +4,7 @@
         [--users 1,4,8] [--kinds chat,...] [--prompts 10] [--max-tokens 64] [--samplings greedy]
         [--figure server_drafts|heads|server_default] [--vllm-python FILE] [--quick] [--out FOLDER]
 
-One `opensled serve --drafter NAME` for each drafter, on core 0 with one thread; every prompt goes to all of them in
+One `serve --server-drafter NAME` for each drafter, on core 0 with one thread; every prompt goes to all of them in
 turns, over their OpenAI API. With N users a turn is N prompts of a kind at the same time. At level exact their texts
 must be equal, or the run ends with an error that says where they are not. The servers' prefix cache is off, and no
 server is asked a prompt twice. What is measured is kept in a .part file after each turn: a run that was ended goes on
@@ -69,7 +69,8 @@ def main(words: list[str] | None = None) -> int:
     )
     add("--figure", choices=tuple(DRAFTERS), default="server_drafts", help="default %(default)s")
     add(
-        "--drafters", help=f"of `serve --drafter`; default those of the figure, with --quick {QUICK_DRAFTERS}"
+        "--drafters",
+        help=f"of `serve --server-drafter`; default those of the figure, with --quick {QUICK_DRAFTERS}",
     )
     add("--users", help="at once; default 1,4,8, with --quick 1")
     add(

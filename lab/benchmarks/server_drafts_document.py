@@ -232,9 +232,9 @@ def finished(raw: Raw, name: str = "server_drafts") -> dict[str, Any]:
 
 def _compared(unit: Unit) -> str:
     return (
-        f"{unit['target']} behind `opensled serve --drafter NAME`, one server for each drafter, one thread on core "
-        f"{SERVER_CORE}; only the one that is asked works. Clients without a device on the other cores. Answers of at "
-        f"most {unit['max_tokens']} tokens, from the requests to the last token of all users, prompts being read "
+        f"{unit['target']} behind `opensled serve --server-drafter NAME`, one server for each drafter, one thread on "
+        f"core {SERVER_CORE}; only the one that is asked works. Clients without a device on the other cores. Answers "
+        f"of at most {unit['max_tokens']} tokens, from the requests to the last token of all users, prompts being read "
         f"included; every prompt, or group of prompts at once, goes to all servers in turns. Draft model: "
         f"{unit['draft'] or 'none here'}. At level exact all texts are equal, or the run ends with an error."
     )

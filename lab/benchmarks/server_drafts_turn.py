@@ -76,7 +76,7 @@ def started(
 
 def _words(drafter: str, draft_model: str, http: str) -> tuple[str, ...]:
     model = ("--draft-model", draft_model) if drafter == "model" else ()
-    return ("--drafter", drafter, *model, "--http", http, "--kv-tokens", str(KV_TOKENS), *QUIET)
+    return ("--server-drafter", drafter, *model, "--http", http, "--kv-tokens", str(KV_TOKENS), *QUIET)
 
 
 def _server(process: Process, http: str) -> Server:

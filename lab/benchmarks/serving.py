@@ -92,7 +92,7 @@ def contenders(stack: ExitStack, engine: str, models: Mapping[str, Path]) -> dic
     """By name."""
     model, enter = models[engine], stack.enter_context
     found: dict[str, ANY] = {
-        OURS_ALONE: enter(_ours(engine, model, "--drafter", "none")),
+        OURS_ALONE: enter(_ours(engine, model, "--server-drafter", "none")),
         OURS: enter(_ours(engine, model)),
         PLAIN[engine]: enter(plain(engine, model, usable_cores(), CONTEXT)),
     }

@@ -35,7 +35,7 @@ def served(
             *(
                 "--policy",
                 "goodput",
-                "--drafter",
+                "--server-drafter",
                 "none",
                 "--threads",
                 "1",

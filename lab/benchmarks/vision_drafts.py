@@ -101,11 +101,11 @@ def _measure(arguments: Namespace) -> int:
 
 
 def _setups(exits: Mapping[int, str]) -> Iterator[Setup]:
-    none = ("--drafter", "none")
+    none = ("--server-drafter", "none")
     yield Setup(NONE, none)
     for layers, folder in exits.items():
-        yield Setup(f"exit:{layers}", ("--drafter", "exit", "--draft-model", folder))
-        yield Setup(f"exit:{layers} without its layer", ("--drafter", f"exit:{layers}"))
+        yield Setup(f"exit:{layers}", ("--server-drafter", "exit", "--draft-model", folder))
+        yield Setup(f"exit:{layers} without its layer", ("--server-drafter", f"exit:{layers}"))
         yield Setup(
             f"device, text alone, exit:{layers}", none, ("--drafter", "llamacpp", "--draft-model", folder)
         )
@@ -113,18 +113,7 @@ def _setups(exits: Mapping[int, str]) -> Iterator[Setup]:
 
 def _started(stack: ExitStack, setup: Setup) -> Running:
     http = f"127.0.0.1:{free_port()}"
-    serve = (
-        "serve",
-        "--model",
-        TARGET,
-        "--engine",
-        "torch",
-        "--dtype",
-        "float32",
-        "--threads",
-        "1",
-        "--json",
-    )
+    serve = ("serve", TARGET, "--engine", "torch", "--dtype", "float32", "--threads", "1", "--json")
     where = ("--listen", "127.0.0.1:0", "--http", http, "--kv-tokens", "4096", "--no-prefix-cache")
     server = stack.enter_context(Process((*serve, *where, *setup.server, *QUIET), isolated=True))
     address = server.wait_ready(600)

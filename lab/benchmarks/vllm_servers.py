@@ -181,7 +181,7 @@ def ours(plan: Plan, drafter: str = "none") -> Iterator[Server]:
     words = ["serve", "--engine", "vllm", "--model", str(plan.model), "--dtype", plan.dtype]
     words += ["--context", str(plan.context), "--max-sessions", str(plan.sequences)]
     words += ["--kv-tokens", str(plan.kv_tokens), "--vllm", f"block_size={BLOCK}", "--no-prefix-cache"]
-    words += ["--drafter", drafter, "--threads", str(plan.threads), "--log-level", "error"]
+    words += ["--server-drafter", drafter, "--threads", str(plan.threads), "--log-level", "error"]
     words += ["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]
     unflagged = settings(max_draft=plan.draft, shared_address=True, graphs="auto" if plan.compiled else "off")
     environment = {**_environment(plan), **unflagged, "PYTHONPATH": os.environ.get("PYTHONPATH", "")}

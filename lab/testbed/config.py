@@ -67,10 +67,10 @@ class PlanConfig:
         "hardware of the target, for example rtx-4090, mac-mini or 2xL40S; default: a table of all profiles",
         often=True,
     )
-    drafter: str = option(
+    server_drafter: str = option(
         MODEL,
-        "drafter: model = the draft model of the devices; or a kind of draft head on the server, whose size and speed "
-        "follow from the target",
+        "drafter beside the target: model = the draft model of the devices; or a kind of draft head, "
+        "whose size and speed follow from the target",
         choices=(MODEL, *KINDS),
     )
     context: int = option(

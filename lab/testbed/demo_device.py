@@ -24,6 +24,7 @@ class DemoDevice:
     plain: list[StreamedReply] = field(default_factory=list)  # the same answers without drafts
     alone: int = 0  # replies, the first ones, that were written while nothing else asked
     paths: list[Followed | None] = field(default_factory=list)  # how the target alone follows each answer
+    at_rest: str = ""  # why it drafts nothing at the end
 
     @property
     def identical(self) -> int:

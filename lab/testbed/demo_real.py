@@ -11,6 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from lab.testbed.client import StreamedReply, ask
 from lab.testbed.config import DemoConfig
 from lab.testbed.demo_device import DemoDevice, speed, stop_fleet
@@ -107,7 +109,7 @@ def _onnx_draft(view: DemoView) -> Path | None:
 
 def _server(path: Path, *engine: str) -> Process:
     """The devices alone draft here."""
-    fixed = ("--model", str(path), "--drafter", "none", "--threads", "1", "--listen", "127.0.0.1:0", "--json")
+    fixed = (str(path), "--server-drafter", "none", "--threads", "1", "--listen", "127.0.0.1:0", "--json")
     return Process(("serve", *fixed, "--engine", *engine, *QUIET), isolated=True)
 
 
@@ -138,6 +140,9 @@ async def _ask_all(devices: list[DemoDevice], urls: dict[str, str], plain: str, 
     )
     view.say("the same questions without drafts")
     await asyncio.gather(*(ask(plain, device.prompts[-1:], device.plain) for device in devices))
+    for device in devices:
+        status = httpx.get(f"{urls[device.name]}/status", timeout=60, trust_env=False).json()
+        device.at_rest = "" if status["drafting"] else status["words"]
 
 
 async def _in_turns(devices: list[DemoDevice], urls: dict[str, str], plain: str, view: DemoView) -> None:

@@ -93,6 +93,7 @@ def _lines(devices: Sequence[DemoDevice], run: Run) -> list[str]:
         )
     if lost := [device.name for device in devices if device.gains and max(device.gains) < 1]:
         lines.append(f"drafts cost more time than they saved: {', '.join(lost)}")
+    lines += [f"{device.name}: {device.at_rest}" for device in devices if device.at_rest]
     steps = f"{run.totals['steps']:.0f} steps of the server"
     lines.append(f"{run.model} is small (135 million weights) and often wrong, with drafts and without")
     lines.append(f"{run.dtype}, level exact, {steps}, {run.seconds:.0f} s in all")

@@ -24,18 +24,7 @@ if TYPE_CHECKING:
 DRAFT = "tiny-draft"
 
 # The devices alone draft here
-SERVER = (
-    "serve",
-    "--model",
-    TARGET,
-    "--drafter",
-    "none",
-    "--listen",
-    "127.0.0.1:0",
-    "--threads",
-    "1",
-    "--json",
-)
+SERVER = ("serve", TARGET, "--server-drafter", "none", "--listen", "127.0.0.1:0", "--threads", "1", "--json")
 # Engine -> its flags, and which lead of the target's choice over another token, in logits, may flip. The reference
 # computes in other shapes than the server: in float64 no tokens of the demo stand so close that it could matter.
 # llama.cpp computes the same float16 weights with float16 keys, values and activations: its logits were up to 0.014

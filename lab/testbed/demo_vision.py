@@ -73,7 +73,7 @@ def demo_vision(config: DemoConfig) -> int:
     """Run it; exit code 0 only if every answer is what transformers alone writes about that picture."""
     exit_on_signals()
     colours, asked = palette("auto", sys.stdout), _scenes()
-    target = ("--model", TARGET, "--dtype", "float32", "--drafter", "none")  # the device alone drafts here
+    target = ("--model", TARGET, "--dtype", "float32", "--server-drafter=none")  # the device alone drafts
     serve = ("serve", *target, "--listen", "127.0.0.1:0", "--json", *QUIET)
     with Process(serve, isolated=True) as server:
         reference = VisionReference(model_path(TARGET), "float32")

@@ -144,7 +144,7 @@ class Option:
 
     @property
     def optional(self) -> bool:
-        return bool(self.metadata["optional"])
+        return bool(self.metadata["optional"] or (self.bare and self.default))
 
     @property
     def help(self) -> str:

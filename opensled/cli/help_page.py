@@ -21,7 +21,7 @@ def help_page(
     shown = flagged if everything or len(flagged) <= MOST else [item for item in flagged if item.often]
     width = min(WIDEST, shutil.get_terminal_size().columns)
     positional = [item for item in options if (item.positional and not item.rest) or item.bare]
-    arguments = [f"[{item.metavar}]" if item.optional or item.bare else item.metavar for item in positional]
+    arguments = [f"[{item.metavar}]" if item.optional else item.metavar for item in positional]
     rest = [f"[{item.metavar}]" for item in options if item.rest]
     parts = [" ".join(["usage: opensled", name, *arguments, "[OPTION...]", *rest]), summary]
     for title in _titles(shown):

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -218,8 +219,16 @@ class _Parser(argparse.ArgumentParser):
         near = self._option_string_actions.get(nearest(flag, self._option_string_actions) or "")
         if isinstance(near, _InFile):
             return f"no option {flag}; {near.remedy()}"
-        rest = "; flags of the service follow `--`" if self.rest else ""
+        rest = "; flags of the service follow `--`" if self.rest else self._of_address(flag)
         return f"no option {flag}{did_you_mean(flag, self._option_string_actions) or rest}"
+
+    def _of_address(self, flag: str) -> str:
+        """The options with an address, for the flag of a part of one, such as --port."""
+        part = flag.lstrip("-").upper()
+        addresses = [each for each in self._actions if ":" in str(each.metavar) and each.option_strings]
+        takes = [each for each in addresses if part in re.findall("[A-Z]+", str(each.metavar))]
+        named = " or ".join(f"{each.option_strings[0]} {each.metavar}" for each in takes[:3])
+        return f"; did you mean {named}?" if named else ""
 
     def _such_as(self) -> str:
         """An option of this command's example that takes a value."""

@@ -1,7 +1,11 @@
 """The figures of `opensled top` for one server or gateway, from two samples of its metrics."""
 
+from collections.abc import Mapping
+from math import isfinite
 from typing import Any
 
+from opensled.core.messages import HintReason
+from opensled.drafting.status import why_at_rest
 from opensled.metrics.scrape import Between
 
 # As `opensled top --json` prints them: numbers, None without data, tables
@@ -61,7 +65,18 @@ def _tokens(between: Between) -> Figures:
         "draft_length": between.mean("draft_tokens"),
         "too_late": between.ratio("stale_drafts_total", "spec_decode_num_drafts_total"),
         "hints": {label: count / given for label, count in hints.items() if count},
+        "rests": rests(between.after.by_label("draft_rests")),
     }
+
+
+def rests(told: Mapping[str, float]) -> list[str]:
+    """Why drafts rest just now, in words, of the figures by "cause,figure"."""
+    reasons: dict[str, dict[str, Any]] = {}
+    for label, value in told.items():
+        cause, _, figure = label.partition(",")
+        if figure in HintReason._fields[1:] and isfinite(value):
+            reasons.setdefault(cause, {})[figure] = int(value) if figure == "tokens" else value
+    return [why_at_rest(HintReason(cause, **known)) for cause, known in reasons.items()]
 
 
 def _steps(between: Between) -> Figures:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 
 from opensled.cli.top_figures import Figures
 from opensled.core.printable import visible_line
@@ -37,12 +38,14 @@ def panel(found: Figures, history: Sequence[float], width: int) -> list[str]:
         return [found["server"], f"  {found['error']}"]
     if found["kind"] == "gateway":
         return _gateway(found, width)
+    rests = [line for why in found["rests"] for line in wrap(why, max(9, width - LABEL))]
     rows = {
         "sessions": _sessions(found),
         "now": _now(found),
         "tokens": _tokens(found, history),
         "drafts": _drafts(found),
         "hints": [f"{_percent(share)} of {hint}" for hint, share in _in_order(found["hints"])],
+        **({"at rest": rests} if rests else {}),
         "steps": _steps(found),
         "KV": _kv(found),
         "refused": _refusals(found),

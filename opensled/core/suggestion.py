@@ -11,15 +11,15 @@ MARKS = ("--no-", "--", "OPENSLED_")  # all names of a kind begin so; it says no
 
 
 def nearest(word: str, choices: Iterable[str]) -> str | None:
-    """The choice that is spelt nearly like `word`, or the only one that begins with it; None = there is none."""
+    """The only choice that ends with the whole `word`, one spelt nearly so, or the only one that begins with it."""
     mark = next((mark for mark in MARKS if word.startswith(mark)), "")
     named = {_plain(name, mark): name for name in choices if name.startswith(mark)}
     wanted = _plain(word, mark)
+    ends = [name for name in named if name.endswith(f"-{wanted}") and wanted not in named]
+    begun = [name for name in named if name.startswith(wanted) and len(wanted) >= PREFIX]
     close = get_close_matches(wanted, named, n=1, cutoff=SIMILARITY)
-    if not close and len(wanted) >= PREFIX:
-        begun = [name for name in named if name.startswith(wanted)]
-        close = begun if len(begun) == 1 else []
-    return named[close[0]] if close else None
+    found = next((names for names in (ends, close, begun) if len(names) == 1), None)
+    return named[found[0]] if found else None
 
 
 def _plain(name: str, mark: str) -> str:

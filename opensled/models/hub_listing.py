@@ -6,10 +6,12 @@ Nothing in it is trusted: a name could lead out of the folder of the repository,
 
 import json
 import re
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from opensled.core.errors import ModelError, NotFound
 from opensled.models.hub_names import GgufModel, HubName, choose_model, gguf_models
+from opensled.models.model_kind import model_form
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -125,21 +127,22 @@ def select(listing: Listing, name: HubName) -> Selection:
             "which would lie outside of its folder"
         )
     if found is None:
-        raise NotFound(_nothing(name, models, has_safetensors), "model")
+        raise NotFound(_nothing(name, models, has_safetensors, listing.files), "model")
     others = [] if name.choice else [model.quant for model in models if model is not found]
     label = name._replace(choice=name.choice or found.quant)
     return Selection(label, [listing.files[file] for file in found.files], others)
 
 
-def _nothing(name: HubName, models: list[GgufModel], has_safetensors: bool) -> str:
+def _nothing(name: HubName, models: list[GgufModel], has_safetensors: bool, files: Collection[str]) -> str:
     if models:
         quants = ", ".join(model.quant for model in models)
         return f"{name.repository} has no GGUF file {name.choice or 'that llama.cpp reads'}; it has {quants}"
     if has_safetensors:
         return f"{name.repository} has no GGUF files but safetensors; run: opensled pull {name.repository}"
+    form = model_form(files)
     return (
-        f"{name.repository} has neither GGUF files nor a config.json with safetensors, and pickles (.bin, .pt) are "
-        "never fetched, for they run code; choose another repository of this model"
+        f"{name.repository} {f'holds {form}, but' if form else 'has'} neither GGUF files nor a config.json with "
+        "safetensors; choose another repository of this model"
     )
 
 

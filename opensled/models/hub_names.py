@@ -30,7 +30,7 @@ _OTHER = re.compile(
 # In a file's name, and tells nothing of the model itself
 _PLAIN = re.compile(r"|gguf|ggml|hf|imat(rix)?|i1|ud|v\d+|it|instruct|chat|new|fixed|split|\d+")
 # The order of preference where the user named no quantization: small ones near the original first ("?": not told)
-BITS = ("4", "5", "6", "8", "?", "3", "16")
+BITS = ("4", "5", "6", "8", "?", "3", "16", "2", "1")
 KINDS = (
     "KM",
     "KXL",
@@ -131,16 +131,18 @@ def _ranked(models: list[GgufModel]) -> list[GgufModel]:
     def rank(model: GgufModel) -> tuple[object, ...]:
         extra = sum(each.words < model.words for each in models)
         bits, kind = _worth(model.quant)
-        return len(other[model]), bits >= len(BITS) - 1, extra, bits, kind, len(model.words), model.files
+        is_last = bits >= BITS.index("16")
+        return len(other[model]), is_last, extra, bits, kind, len(model.words), model.files
 
-    return [
-        model._replace(quant="-".join([*map(str.upper, other[model]), model.quant]))
-        for model in sorted(models, key=rank)
-    ]
+    labels: dict[str, GgufModel] = {}  # of one quantization, those behind the first are called by their paths
+    for model in sorted(models, key=rank):
+        label = "-".join([*map(str.upper, other[model]), model.quant])
+        labels.setdefault(model.whole if label in labels else label, model)
+    return [model._replace(quant=label) for label, model in labels.items()]
 
 
 def _worth(quant: str) -> tuple[int, int]:
-    """The places in BITS and KINDS; 1 and 2 bits, and what llama.cpp itself does not read, are behind all."""
+    """The places in BITS and KINDS; what llama.cpp itself does not read is behind all."""
     found = QUANT.fullmatch(quant)
     number = re.findall(r"\d+", found[2])[0] if found else "?"
     kind = _plain(found[2].partition(number)[2]).upper() if found else ""

@@ -11,12 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from opensled.core.errors import ModelError
+from opensled.core.errors import ModelError, UnsupportedModel
 from opensled.models.download import Source, fetch, locked_folder, require_room
 from opensled.models.hub import Pin, Seen, read_pin, require_pinned, write_pin
 from opensled.models.hub_client import HubClient
-from opensled.models.hub_listing import INDEX, HubFile, Listing, Selection, select, without_strays
+from opensled.models.hub_listing import CONFIG, INDEX, HubFile, Listing, Selection, select, without_strays
 from opensled.models.hub_names import HubName
+from opensled.models.model_kind import read_papers, why_papers
 from opensled.models.store import pulled_folder, pulled_path
 from opensled.process.logs import tell
 from opensled.process.progress_bar import ProgressBar
@@ -87,6 +88,7 @@ class _Pull:
     def run(self) -> Pulled:
         with locked_folder(self.folder):
             files = self._named_by_index(self.selection.files)
+            self._require_fit(files)
             for file in files:
                 if file.sha256:
                     require_pinned(self.repository, self.known, file.name, file.sha256)
@@ -108,6 +110,15 @@ class _Pull:
             return files
         fetch(self.source, index, lambda done: None)
         return without_strays(files, self.source.part(INDEX).read_bytes())
+
+    def _require_fit(self, files: list[HubFile]) -> None:
+        """Raises UnsupportedModel by the small papers, before the weights are fetched."""
+        for file in files:
+            if file.name in (CONFIG, "adapter_config.json") and not self._is_there(file.name):
+                fetch(self.source, file, lambda done: None)
+        names = {file.name for file in files}
+        if why := why_papers(self.repository, names, lambda name: read_papers(self.source.part(name))):
+            raise UnsupportedModel(why)
 
     def _is_there(self, name: str) -> bool:
         return name in self.known.files and self.known.files[name].is_at(self.folder / name)

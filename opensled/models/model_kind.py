@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Set
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,6 @@ from opensled.core.errors import NotFound, UnsupportedModel
 from opensled.models.hub_names import MISNAMED, SPLIT, gguf_models
 
 SERVED = "served are a GGUF file, a folder with one, or a folder with config.json and *.safetensors"
-PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 UNFINISHED = (".incomplete", ".part", ".partial", ".crdownload", ".download", ".aria2", ".opdownload", ".tmp")
 POINTER = b"version https://git-lfs"
 INDEX = "model.safetensors.index.json"
@@ -43,13 +42,28 @@ PARTS = {
     ),
     MISNAMED: "rename all parts so that they end in -00001-of-00002.gguf and so on, as llama.cpp looks for them",
 }
+PICKLED = "pickled weights, which can run code and are never opened"
+# Names of files -> the form of a model in them that OpenSLED does not serve; the first that fits counts
+_FORMS = {
+    r"adapter_config\.json": "an adapter (LoRA), which changes another model",
+    r"openvino_.*\.(bin|xml)": "OpenVINO",
+    r"ggml-.*\.bin": "GGML (whisper.cpp, or llama.cpp before GGUF)",
+    r".*\.(bin|pt|pth|ckpt|pkl)": PICKLED,
+    r".*\.(onnx|ort|onnx_data)": "ONNX, which only drafts (--drafter onnx)",
+    r".*\.(litertlm|tflite|task|mlmodelc?|mlpackage|pte)": "a model for phones (LiteRT, Core ML, ExecuTorch)",
+    r".*\.(h5|keras|msgpack|ot)": "weights for TensorFlow, Flax or Rust",
+}
+# First bytes of a file that is no GGUF -> what it is
+_BEGINNINGS: dict[bytes | tuple[bytes, ...], str] = {
+    b"<": "is a web page; download the file itself (/resolve/ in its address, not /blob/)",
+    (b"lmgg", b"tjgg", b"fmgg", b"algg"): "is GGML, older than GGUF; download the model as GGUF",
+    b'{"schemaVersion"': "is Ollama's list of a model's files; give the blob that it calls image.model",
+}
 # Ends of the names of other files -> what is said of them
 FILES = {
     (".gguf",): "is not a readable GGUF file: it does not begin with GGUF; download it again",
     (".safetensors",): "is a part of a model; give its folder: {parent}",
-    PICKLES: f"is a pickle file, which can run code, so it is never opened; {SERVED}",
     UNFINISHED: "is a download that has not ended; let it end, and give the whole file",
-    (".onnx", ".ort", ".onnx_data"): f"is an ONNX model, which only drafts (--drafter onnx); {SERVED}",
     (".imatrix", ".dat"): f"holds statistics for quantizing a model; {SERVED}",
     (".json", ".jinja", ".model", ".txt"): "belongs to a model; give its folder: {parent}",
     (".zip", ".tar", ".gz", ".xz", ".zst", ".7z"): "is packed; unpack it, and give what is in it",
@@ -77,18 +91,25 @@ def why_no_model(path: Path) -> str:
         return why
     if begins_as_gguf(path):
         return _of_gguf(path)
-    if begins_as_gguf(path, b"<"):
-        return f"{path} is a web page; download the file itself (/resolve/ in its address, not /blob/)"
-    said = next((said for ends, said in FILES.items() if path.suffix.lower() in ends), "")
+    said = next((said for marks, said in _BEGINNINGS.items() if begins_as_gguf(path, marks)), "")
+    said = said or next((said for ends, said in FILES.items() if path.suffix.lower() in ends), "")
+    if form := model_form([path.name]):
+        said = said or f"holds {form}; {SERVED}"
     if path.suffix == ".safetensors" and (why := _of_config(path.parent)):
         return why
     return f"{path} {said.format(parent=path.parent) or f'is not a model of a known kind; {SERVED}'}"
 
 
-def begins_as_gguf(path: Path, mark: bytes = b"GGUF") -> bool:
-    """By its content: Ollama keeps such files without a suffix."""
+def begins_as_gguf(path: Path, mark: bytes | tuple[bytes, ...] = b"GGUF") -> bool:
+    """By its content: Ollama keeps such files without a suffix. Another `mark` is looked for instead."""
     with path.open("rb") as file:
-        return file.read(len(mark)) == mark
+        return file.read(32).startswith(mark)
+
+
+def model_form(names: Iterable[str]) -> str:
+    """The form of a model that files tell by their names, of _FORMS; "" = none of them."""
+    bare = [name.rpartition("/")[2].lower() for name in names]
+    return next((_FORMS[form] for form in _FORMS for name in bare if re.fullmatch(form, name)), "")
 
 
 def first_part(path: Path) -> Path:
@@ -176,20 +197,26 @@ def _of_folder(folder: Path) -> str:
 
 
 def _of_config(folder: Path) -> str:
-    """What the papers beside the weights say of a model that is none to serve."""
     names = {item.name for item in folder.iterdir()}
-    config = _read(folder / "config.json")
+    return why_papers(folder, names, lambda name: read_papers(folder / name))
+
+
+def why_papers(folder: object, names: Set[str], read: Callable[[str], dict[str, Any]]) -> str:
+    """Why a model is none to serve, by the papers beside its weights, which `read` gives; "" = they do not tell."""
+    config = read("config.json")
     quantized = config.get("quantization_config") or {}
     method = quantized.get("quant_method") if isinstance(quantized, dict) else None
     weights = [name for name in names if re.search(r"\.(safetensors|gguf)$|^pytorch_model", name)]
     if "adapter_config.json" in names and all(name.startswith("adapter_") for name in weights):
-        base = _read(folder / "adapter_config.json").get("base_model_name_or_path") or "its model"
+        base = read("adapter_config.json").get("base_model_name_or_path") or "its model"
         return f"{folder} is an adapter (LoRA) of {base}; give that model, or both merged (merge_and_unload)"
     if names & {"modules.json", "1_Pooling", "config_sentence_transformers.json"} or any(
         re.search(r"(Classification|MaskedLM|QuestionAnswering|BertModel|RobertaModel)$", str(kind))
         for kind in config.get("architectures") or ()
     ):
         return f"{folder} is a model for embeddings, ranking or sorting; give one that writes text"
+    if config.get("is_encoder_decoder"):
+        return f"{folder} has an encoder beside its decoder, as for translating or speech; give one without"
     if "model_index.json" in names:
         return f"{folder} is a model of pictures or sound, for diffusers; give one that writes text"
     if isinstance(config.get("quantization"), dict) and not method:
@@ -201,7 +228,7 @@ def _of_config(folder: Path) -> str:
 
 def _of_weights(folder: Path, names: set[str]) -> str:
     safe = sorted(name for name in names if name.endswith(".safetensors"))
-    told = _read(folder / INDEX).get("weight_map")
+    told = read_papers(folder / INDEX).get("weight_map")
     missing = sorted(set(map(str, told.values())) - names) if isinstance(told, dict) else []
     if missing:
         return f"{folder} is not whole: {missing[0]}, which {INDEX} names, is missing; fetch that, too"
@@ -211,7 +238,8 @@ def _of_weights(folder: Path, names: set[str]) -> str:
         return f"{folder} has the parts of a model and no {INDEX}; fetch that, too"
     if safe or any(name.endswith(".gguf") for name in names):
         return ""
-    if any(name.endswith(PICKLES) for name in names):
+    form = model_form(item.name for item in folder.rglob("*"))
+    if form == PICKLED:
         return (
             f"{folder} has no .safetensors weights (pickled weights are never opened); convert it once where you trust "
             "it: AutoModelForCausalLM.from_pretrained(folder).save_pretrained(new_folder)"
@@ -222,16 +250,19 @@ def _of_weights(folder: Path, names: set[str]) -> str:
         return why
     if unfinished := next((item for item in folder.rglob("*") if item.suffix in UNFINISHED), None):
         return f"{unfinished} {FILES[UNFINISHED]}"
-    if inside := sorted({file.parent for file in folder.rglob("*.gguf")}):
-        return f"{folder} has its models in folders of their own; give {inside[0]}"
-    if any(folder.rglob("*.onnx")):
-        return f"{folder} holds ONNX, which only drafts (--drafter onnx); {SERVED}"
+    files = (*folder.rglob("*.gguf"), *folder.rglob("*.safetensors"))
+    if inside := sorted({str(file.parent) for file in files}):
+        return f"{folder} has its models in folders of their own; give {' or '.join(inside[:3])}"
+    if form:
+        return f"{folder} holds {form}; {SERVED}"
     if names & {"config.json", "tokenizer.json", "tokenizer.model", "tokenizer_config.json"}:
         return f"{folder} has no weights, only what belongs to them; fetch its *.safetensors, too"
-    return ""
+    return (
+        "" if names else f"{folder} is empty (Docker makes such a folder for a missing file); check the path"
+    )
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_papers(path: Path) -> dict[str, Any]:
     """A JSON object; empty where it cannot be read, which others tell better."""
     try:
         found = json.loads(path.read_bytes())

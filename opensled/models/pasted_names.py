@@ -11,12 +11,19 @@ from opensled.models.hub_names import QUANT, HubName, parse
 
 HOW = "give ORG/REPO or ORG/REPO:QUANT on Hugging Face, or download the file and give its path"
 # Of other programs, in front of a model's name, and in front of its file
-_NAMED_BY = re.compile(r"-hfr?|--hf[-_]repo|-m|--model([-_](path|id|name|name_or_path))?|--repo([-_]id)?")
+_NAMED_BY = re.compile(
+    r"-hfr?|--hf[-_](model[-_])?repo([-_]id)?|-m|--model([-_](path|id|name|name_or_path))?|--repo([-_]id)?"
+)
 _VERBS = ("run", "pull", "get", "serve", "clone", "chat", "download", "load")
 _FILE_BY = ("--hf-file", "-hff", "--include", "--file", "--filename", "--quant")
 _HUB = (
-    r"(?:(?:https?:)?//)?(?:www\.)?(?:huggingface\.com?|hf\.co|hf-mirror\.com)/+|(?:hf|huggingface):(?://)?"
+    r"(?:(?:(?:https?|ssh):)?//)?(?:www\.|git@)?(?:huggingface\.com?|hf\.co|hf-mirror\.com)[/:]+"
+    r"|(?:hf|huggingface):(?://)?|(?:hf|huggingface|(?:hosted_)?vllm|lm_studio|openai)/(?=[^/]+/[^/]+$)"
 )
+_REVISION = re.compile(r"(?<![\w-])(?:--)?(?:revision|branch)[\"']?(?:\s*[=:]\s*|\s+)[\"']?([\w./-]+)")
+# In front of a name in a settings file, or in a shell's
+_KEY = r"(?:FROM\s+|(?:export\s+|set\s+|\$env:)?[\"']?[\w-]*(?:model|repo)[\w-]*[\"']?(?:\s*=\s*|:\s+))"
+_QUOTES = "\"'`“”‘’«»<>"
 _ELSEWHERE = re.compile(
     r"^[a-z][a-z0-9+-]+://|^([\w-]+\.)*(modelscope|ollama|lmstudio|github|kaggle|civitai|docker|ghcr|quay)\.\w+/",
     re.I,
@@ -35,7 +42,7 @@ def model_name(text: str) -> str:
         return name
     if name.lower().startswith("file:"):
         return unquote(re.sub(r"^file:(?://(?:localhost)?(?=/))?", "", name, flags=re.IGNORECASE))
-    name = _of_command(name) or name
+    name = _of_command(name) or re.sub(r"^models--([^/]+?)--([^/]+)$", r"\1/\2", name)
     if "\\" in name:
         return _from_windows(name)
     name = re.sub(r"^lmstudio://open_from_hf\?model=([^&]+)(?:&file=)?", r"hf.co/\1/", name)
@@ -44,7 +51,7 @@ def model_name(text: str) -> str:
         return _of_link(name[found.end() :], name)
     if _ELSEWHERE.match(name):
         raise UsageError(f"{name} is not on Hugging Face, and models of other places are not fetched; {HOW}")
-    if found := re.fullmatch(r"([\w.-]+/[\w.-]+)@([\w.-]+)", name):
+    if found := re.fullmatch(r"([\w.-]+/[\w.-]+)@([\w./-]+)", name):
         return _with(found[1], "", found[2], name)
     if found := re.fullmatch(r"([\w.-]+/[\w.-]*gguf[\w.-]*)/([^/]+\.gguf)", name, re.IGNORECASE):
         return f"{found[1]}:{found[2]}"  # as LM Studio names it
@@ -53,11 +60,12 @@ def model_name(text: str) -> str:
 
 
 def _bare(text: str) -> str:
-    """A text without quotes around it; of a link in Markdown, its target."""
-    name = re.sub(r"\\\s*\n", " ", text.strip().strip("`"))
+    """A text without quotes around it, and invisible marks; of a link in Markdown, its target."""
+    name = re.sub(r"[\u200b-\u200f\u2060\ufeff]", "", text).strip("` \t\r\n,;")
+    name = re.sub(rf"^{_KEY}", "", re.sub(r"\\\s*\n", " ", name), flags=re.IGNORECASE)
     name = re.sub(r"^\[[^]]*\]\((.*)\)$", r"\1", name)
-    if not re.search(r"[\"'`“”<>]", name[1:-1]):
-        name = name.strip("\"'`“”<>")
+    if not re.search(f"[{_QUOTES}]", name[1:-1]):
+        name = name.strip(_QUOTES)
     return name.strip()
 
 
@@ -66,7 +74,7 @@ def _of_command(text: str) -> str:
     words = _words(text)
     behind = [*zip(["", *words], words)]
     names = [
-        *(word for before, word in behind if _NAMED_BY.fullmatch(before) and not word.startswith("-")),
+        *(word for before, word in behind if _NAMED_BY.fullmatch(before) and word[0] not in "-*"),
         *(word for before, word in behind if before in _VERBS and word not in _VERBS and word[0] != "-"),
     ]
     if re.search(r"(^|\s)--?\w|\w\(|://", text):  # and no path with a space in it
@@ -77,8 +85,11 @@ def _of_command(text: str) -> str:
     files = [
         _quant_of(word) if "*" in word else word
         for before, word in behind
-        if word != names[0] and (before in _FILE_BY or (before[:1] != "-" and word.endswith(".gguf")))
+        if word != names[0]
+        and (before in _FILE_BY or "*" in word or re.match(r"[^-].*\.gguf$", before + word))
     ]
+    if (revision := _REVISION.search(text)) and _is_on_hub(names[0]):
+        return f"{names[0].partition('@')[0]}@{revision[1]}"
     return ":".join([names[0], *(filter(None, files) if _is_on_hub(names[0]) else ())][:2])
 
 
@@ -107,9 +118,10 @@ def _is_there(name: str) -> bool:
 
 
 def _from_windows(name: str) -> str:
-    """A path as this system writes it; WSL has the drives in /mnt."""
+    """A path as this system writes it, without a shell's escapes; WSL has the drives in /mnt. A name, if it is one."""
     path = re.sub(r"^([A-Za-z]):", lambda drive: f"/mnt/{drive[1].lower()}", name).replace("\\", "/")
-    return path if _is_there(path) else name
+    plain = re.sub(r"\\(?=[^\w.])", "", name)
+    return next((each for each in (plain, path) if _is_there(each) or parse(each)), name)
 
 
 def _of_link(link: str, name: str) -> str:

@@ -1,6 +1,7 @@
 """Resolves a model's name or path, for a checkout, an editable install and a wheel."""
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -237,8 +238,9 @@ def model_file(name_or_path: str, pattern: str) -> Path:
     matches = _files(model_path(name_or_path, pattern), pattern)
     matches = [item for item in matches if not why_not_here(item)] or matches[:1]
     models = gguf_models(item.name for item in matches)
-    if len(models) == 1:
-        matches = [matches[0].with_name(models[0].files[0])]
+    best = choose_model(models, "")
+    if best and all(best.words <= model.words for model in models):  # quantizations and variants of one model
+        matches = [matches[0].with_name(best.files[0])]
     if len(matches) > 1:
         names = ", ".join(item.name for item in matches)
         raise NotFound(f"{matches[0].parent} has several {pattern}; name one by its path: {names}", "model")
@@ -277,7 +279,7 @@ def missing(name_or_path: str) -> str:
         return f"no model {name_or_path!r}; opensled pull {target} makes it"
     if name is not None:
         return f"{name_or_path} is not here; fetch it once: opensled pull {name_or_path} (models here: {_names()})"
-    if "/" in name_or_path or (Path(name_or_path).suffix and ":" not in name_or_path):
+    if re.search(r"[/\\]", name_or_path) or (Path(name_or_path).suffix and ":" not in name_or_path):
         return f"{name_or_path} is missing: there is no such file or folder; {_here()}"
     near = did_you_mean(name_or_path.partition(":")[0], (*known_models(), *FETCHABLE, *PAIRS))
     hint = f"{near} (see: opensled models list)" if near else f"; {_here()}"

@@ -123,13 +123,13 @@ def edge(server, *options, http="127.0.0.1:0", folder=None, **kept):
 
 def served(*options, http="127.0.0.1:0", listen="127.0.0.1:0", model="tiny", **kept):
     """A server with a page, whose devices alone draft; `http_of` tells where."""
-    arguments = ["serve", "--model", model, "--drafter", "none", "--listen", listen, "--http", http, *options]
+    arguments = ["serve", model, "--server-drafter", "none", "--listen", listen, "--http", http, *options]
     return Process(arguments, isolated=True, **kept)
 
 
 def gated(gate, listen="127.0.0.1:0", *options):
     """A server of a slow target, which stops in mid-answer until the file `gate` is there."""
-    engine = ["--engine", "tests.gated_target:load", "--model", "fake", "--drafter", "none"]
+    engine = ["--engine", "tests.gated_target:load", "--model", "fake", "--server-drafter", "none"]
     return Process(
         ["serve", *engine, "--listen", listen, *options], isolated=True, environment={GATE: str(gate)}
     )

@@ -130,8 +130,10 @@ def test_steps_saved_and_what_a_step_takes_explain_the_gain(capsys: pytest.Captu
 
 
 def test_a_device_that_loses_time_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert conclude([device(), device("slow", seconds=1.5)], RUN, as_json=False) == 0
-    assert "drafts cost more time than they saved: slow\n" in capsys.readouterr().out
+    slow = replace(device("slow", seconds=1.5), at_rest="not drafting: rested by the server's operator")
+    assert conclude([device(), slow], RUN, as_json=False) == 0
+    shown = capsys.readouterr().out
+    assert "drafts cost more time than they saved: slow\nslow: not drafting: rested by" in shown
 
 
 @pytest.mark.parametrize("seconds", [(0.5, 1.5), (1.5, 0.5)])

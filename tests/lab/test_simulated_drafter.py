@@ -249,13 +249,13 @@ def test_devices_of_the_parts_of_opensled_draft_alone_or_not_at_all() -> None:
 
 def test_a_server_process_is_told_of_its_drafter() -> None:
     words = command(fleet("server-sd", 3).server, 1.0)
-    at = words.index("--drafter")
-    assert words[at : at + 2] == ["--drafter", RECORDED]
+    at = words.index("--server-drafter")
+    assert words[at : at + 2] == ["--server-drafter", RECORDED]
     assert unflagged(fleet("server-sd", 3).server)["OPENSLED_SERVER_DRAFT"] == "3"
     real = command(replace(HUB, accelerator="", draft="0.5b"), 1.0)
-    assert real[real.index("--drafter") + 1] == "model"
+    assert real[real.index("--server-drafter") + 1] == "model"
     none = command(fleet("centralized").server, 1.0)
-    assert none[none.index("--drafter") + 1] == "none"
+    assert none[none.index("--server-drafter") + 1] == "none"
 
 
 def test_without_a_recording_an_emulated_server_has_no_draft() -> None:

@@ -100,7 +100,7 @@ def test_an_emulated_server_replays_a_head_where_it_is_told_of_one(
 def test_a_server_process_is_told_of_its_head(kind: str) -> None:
     for server, drafter in ((replace(HUB, draft=kind), RECORDED), (Server(draft=kind), kind)):
         words = command(server, 1.0)
-        assert words[words.index("--drafter") + 1] == drafter
+        assert words[words.index("--server-drafter") + 1] == drafter
 
 
 def test_a_fleet_s_file_may_name_a_head(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ PLAN = (
 def test_the_plan_sets_a_head_beside_the_target(capsys: pytest.CaptureFixture[str]) -> None:
     plans = {}
     for drafter in ("model", "specformer"):
-        assert main([*PLAN, "--drafter", drafter]) == 0
+        assert main([*PLAN, "--server-drafter", drafter]) == 0
         plans[drafter] = json.loads(capsys.readouterr().out)
     head, model = plans["specformer"], plans["model"]
     assert model["head"] is None and head["head"]["label"] == "derived" and head["head"]["params"] > 4e8
@@ -228,6 +228,6 @@ def test_a_target_whose_sizes_are_not_known_is_named(
     path.write_text(
         'name = "m"\nsource = "s"\nparams = 8e9\nactive_params = 8e9\nlayers = 32\nkv_heads = 8\nhead_dim = 128\n'
     )
-    assert main([*PLAN, "--target", str(path), "--drafter", "ctc"]) == 2
+    assert main([*PLAN, "--target", str(path), "--server-drafter", "ctc"]) == 2
     assert "lacks hidden_size, heads, inner_size" in capsys.readouterr().err
     assert main([*PLAN, "--target", str(path)]) == 0

@@ -358,7 +358,7 @@ def test_each_start_of_a_target_has_the_next_drafter(tmp_path, monkeypatch):
     target, started = target_of(kind, place), []
 
     def listening(arguments, name, module="opensled", python=sys.executable):
-        started.append((arguments[arguments.index("--drafter") + 1], python))
+        started.append((arguments[arguments.index("--server-drafter") + 1], python))
         return SimpleNamespace(address="127.0.0.1:1")
 
     monkeypatch.setattr(target, "_listening", listening)

@@ -29,7 +29,7 @@ def known() -> list[Answer]:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     tokens = tenants_file(tmp_path_factory.mktemp("tenants"))
-    with serve("vllm", "--kv-tokens", "8192", "--tokens", tokens, "--drafter", "none") as process:
+    with serve("vllm", "--kv-tokens", "8192", "--tokens", tokens, "--server-drafter", "none") as process:
         yield process.wait_ready(600)
 
 

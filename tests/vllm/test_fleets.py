@@ -20,7 +20,7 @@ from tests.vllm.test_serve import LONG, ask, assert_equal, at_once, edge, serve
 def wanted():
     """What engine torch writes, asked without a device: answers of all kinds, and long ones."""
     address = f"127.0.0.1:{free_port()}"
-    with serve("torch", "--http", address, "--drafter", "none") as process:
+    with serve("torch", "--http", address, "--server-drafter", "none") as process:
         process.wait_ready()
         return at_once(address), at_once(address, [LONG] * 4, QUESTIONS[:4])
 

@@ -154,7 +154,7 @@ def value(exposed: str, name: str) -> float:
 def wanted():
     """What engine torch writes, asked without a device: answers of all kinds, and long ones."""
     address = f"127.0.0.1:{free_port()}"
-    with serve("torch", "--http", address, "--drafter", "none") as process:
+    with serve("torch", "--http", address, "--server-drafter", "none") as process:
         process.wait_ready()
         return at_once(address), at_once(address, [LONG] * 8, QUESTIONS)
 
@@ -192,7 +192,7 @@ def test_vllm_drafts_beside_the_devices(wanted, drafter):
     options = (
         "--kv-tokens",
         "8192",
-        "--drafter",
+        "--server-drafter",
         f"vllm:{drafter}",
         *own,
         "--http",
@@ -225,16 +225,8 @@ def test_what_it_says_of_itself(server, api):
 def test_short_memory_and_two_killed_servers_change_no_text(wanted, drafter, tmp_path):
     """Memory for four of sixteen texts; two servers die as they write, and the devices go on with the next one."""
     listen = f"127.0.0.1:{free_port()}"
-    options = (
-        "--kv-tokens",
-        "768",
-        "--context",
-        "512",
-        "--tokens",
-        tenants_file(tmp_path),
-        "--drafter",
-        drafter,
-    )
+    memory = ("--kv-tokens", "768", "--context", "512")
+    options = (*memory, "--tokens", tenants_file(tmp_path), "--server-drafter", drafter)
 
     metrics = f"127.0.0.1:{free_port()}"
 

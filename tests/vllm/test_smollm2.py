@@ -45,7 +45,7 @@ def texts(address: str) -> list[object]:
 @pytest.fixture(scope="module")
 def wanted():
     address = f"127.0.0.1:{free_port()}"
-    with serve("torch", *MODEL, "--http", address, "--drafter", "none") as process:
+    with serve("torch", *MODEL, "--http", address, "--server-drafter", "none") as process:
         process.wait_ready(600)
         return texts(address)
 
@@ -59,7 +59,7 @@ def test_texts_are_those_of_engine_torch(wanted, drafter):
     """Its own weights draft for it, so nearly all that it proposes stands at temperature 0."""
     own = ("--draft-model", str(SMOLLM2)) if drafter == "vllm:draft_model" else ()
     metrics, api = (f"127.0.0.1:{free_port()}" for _ in range(2))
-    options = (*MODEL, "--drafter", drafter, *own, "--http", api, "--metrics", metrics)
+    options = (*MODEL, "--server-drafter", drafter, *own, "--http", api, "--metrics", metrics)
     with ExitStack() as ends:
         server = ends.enter_context(serve("vllm", *options)).wait_ready(900)
         plain = differences(texts(api), wanted)

@@ -84,14 +84,14 @@ class Storm:
 @pytest.mark.parametrize("drafter", ["none", "vllm:ngram"])
 def test_no_text_changes(drafter, tmp_path):
     listen, api, metrics = (f"127.0.0.1:{free_port()}" for _ in range(3))
-    with serve("torch", "--http", api, "--drafter", "none") as process:
+    with serve("torch", "--http", api, "--server-drafter", "none") as process:
         process.wait_ready(600)
         wanted = at_once(api)
     options = ("--kv-tokens", "768", "--context", "512", "--tokens", tenants_file(tmp_path))
     with ExitStack() as ends:
 
         def start() -> Process:
-            arguments = (*options, "--drafter", drafter, "--metrics", metrics)
+            arguments = (*options, "--server-drafter", drafter, "--metrics", metrics)
             process = ends.enter_context(serve("vllm", *arguments, listen=listen))
             process.wait_ready(600)
             return process

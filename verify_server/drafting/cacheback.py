@@ -38,7 +38,7 @@ class _Text:
 
 
 class ServerTables(ServerDrafter):
-    """`opensled serve --drafter cacheback`: needs no model; tables begin empty."""
+    """`opensled serve --server-drafter cacheback`: needs no model; tables begin empty."""
 
     def __init__(self, config: Any, target: Any) -> None:
         """`target`: a `ServedModel`, whose ends nothing follows."""

@@ -21,18 +21,18 @@ WEIGHING = "goodput"  # the policy that drafts only where it pays; others draft 
 class Choice(NamedTuple):
     """What drafts beside the target."""
 
-    drafter: str  # as --drafter names it
-    why: str = ""  # the reason for "none", where --drafter did not ask for it
+    drafter: str  # as --server-drafter names it
+    why: str = ""  # the reason for "none", where --server-drafter did not ask for it
 
 
 def choose(config: ServeConfig) -> Choice:
-    """What --drafter auto stands for: a drafter that costs nothing while it rests, or the draft model that is named.
+    """Read --server-drafter auto: a drafter that costs nothing while it rests, or the draft model that is named.
 
     A draft model that is not named is not loaded: with four users and more it gained nothing on a processor, where
     lookup gained a third (docs/drafters.md). Any other drafter is taken as it is.
     """
-    if config.drafter != AUTO_DRAFTER:
-        return Choice(config.drafter)
+    if config.server_drafter != AUTO_DRAFTER:
+        return Choice(config.server_drafter)
     is_vllm = config.engine == "vllm"
     if config.draft_model and not is_vllm:  # that engine has several drafters with a model, and says so
         return Choice("model")
@@ -48,7 +48,7 @@ def drafting_of(config: ServeConfig, target: LoadedModel) -> DraftStage | None:
     name, why = choose(config)
     _refuse_published(config.draft_model, name)
     drafter = SERVER_DRAFTERS.get(name)(config, target)
-    if config.drafter == AUTO_DRAFTER:
+    if config.server_drafter == AUTO_DRAFTER:
         tell(f"drafter: {AUTO_DRAFTER} -> {name}{why and f' ({why})'}")
     return None if isinstance(drafter, NoDrafter) else DraftStage(drafter, target.text.vocab_size, name)
 
@@ -64,6 +64,6 @@ def _refuse_published(draft_model: str, drafter: str) -> None:
             continue  # it is no folder, or the drafter says what is wrong with it
         if isinstance(about, dict) and "speculators_model_type" in about:
             raise UsageError(
-                f"{folder} holds a published draft head, which vLLM runs: use --engine vllm --drafter vllm:eagle3 "
-                f"--draft-model {folder}"
+                f"{folder} holds a published draft head, which vLLM runs: use --engine vllm --server-drafter "
+                f"vllm:eagle3 --draft-model {folder}"
             )

@@ -10,7 +10,7 @@ from verify_server.round.drafter import Ask, Proposal, ServerDrafter
 
 
 class ServerLookup(ServerDrafter):
-    """`opensled serve --drafter lookup`: needs no model, and takes microseconds a session."""
+    """`opensled serve --server-drafter lookup`: needs no model, and takes microseconds a session."""
 
     def __init__(self, config: Any = None, target: Any = None) -> None:
         """Needs neither."""

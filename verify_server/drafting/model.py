@@ -77,7 +77,7 @@ class ReadKV(Protocol):
 
 
 class ServerModel(ServerDrafter):
-    """`opensled serve --drafter model --draft-model M`; `engine` has at least the target's KV blocks.
+    """`opensled serve --server-drafter model --draft-model M`; `engine` has at least the target's KV blocks.
 
     `shared`: what it has read for one session of a tenant it need not read for another one. `kv`: what it has read
     where that is not its own to keep.
@@ -190,4 +190,4 @@ def _known(target: str) -> str:
     get = (
         f"opensled pull {name}" if name else "--draft-model FILE, a small model with the target's vocabulary"
     )
-    raise UsageError(f"--drafter model has no draft model for {target!r} on this machine; take: {get}")
+    raise UsageError(f"--server-drafter model has no draft model for {target!r} on this machine; take: {get}")

@@ -1,4 +1,4 @@
-"""No drafter beside the target: `opensled serve --drafter none`."""
+"""No drafter beside the target: `opensled serve --server-drafter none`."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from opensled.metrics.answer_counts import answer_metrics
-from opensled.metrics.registry import Metric, build_metric, draft_metrics, model_metric
+from opensled.metrics.registry import Labels, Metric, build_metric, draft_metrics, model_metric
 from verify_server.admission.session_manager import SessionManager
 from verify_server.round.loop import VerifyLoop
 from verify_server.round.session import Session
@@ -54,6 +54,7 @@ def _step_metrics(loop: VerifyLoop) -> list[Metric]:
             "Positions the target computed: prompts, drafts, and what had to be computed again.",
             lambda: stats.positions,
         ),
+        Metric("draft_rests", "Why open sequences have hint 0.", lambda: _rests(loop), "cause,figure"),
         Metric("tokens_committed_total", "Tokens committed.", lambda: stats.tokens),
         Metric(
             "tokens_loose_total",
@@ -151,6 +152,12 @@ def _session_metrics(manager: SessionManager) -> list[Metric]:
 def _sessions(loop: VerifyLoop) -> dict[str, int]:
     readers = [session.has_reader for session in list(loop.machine.sessions.values())]
     return {"live": sum(readers), "absent": len(readers) - sum(readers)}
+
+
+def _rests(loop: VerifyLoop) -> dict[Labels, float]:
+    turns = [session.sources.device.turn for session in list(loop.machine.sessions.values())]
+    told = [turn.why._asdict() for turn in turns if turn.hint == 0 and turn.why]
+    return {(why["cause"], figure): why[figure] for why in told for figure in why if figure != "cause"}
 
 
 def waiting(loop: VerifyLoop) -> dict[str, int]:

@@ -47,7 +47,7 @@ class ServeConfig(LimitsConfig, GpuConfig, AdaptConfig, AccessConfig):
     model: str = option(
         "tiny",
         "target model: a name listed by `opensled models list`, a folder, a GGUF file, or a Hugging Face id ORG/MODEL; "
-        "--model may be left out before it",
+        "--model itself may be left out",
         bare=True,
         group="target and addresses",
         often=True,
@@ -165,19 +165,20 @@ class ServeConfig(LimitsConfig, GpuConfig, AdaptConfig, AccessConfig):
         metavar="N",
         file_only=True,
     )
-    drafter: str = option(
+    server_drafter: str = option(
         AUTO_DRAFTER,
         f"drafter of the server, in addition to those of the devices: {', '.join(SERVER_DRAFTERS.names())}, or your "
         "own module:callable; vllm:NAME selects a drafter of vLLM (ngram, suffix, mtp, eagle3, dflash, draft_model). "
         "auto: vllm:ngram with engine vllm, else model with --draft-model, else lookup (policy goodput) or none",
         check=lambda name: SERVER_DRAFTERS.require(name, AUTO_DRAFTER),
+        metavar="DRAFTER",
         often=True,
         apart=True,
     )
     draft_model: str = option(
         "",
-        "draft model for --drafter model (given like --model), or the folder of a draft head or early exit; default: "
-        "the one that belongs to the target",
+        "draft model for --server-drafter model (given like --model), or the folder of a draft head or early exit; "
+        "default: the one that belongs to the target",
         metavar="MODEL",
         apart=True,
         read=model_name,

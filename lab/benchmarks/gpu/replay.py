@@ -78,7 +78,7 @@ def write_texts(path: Path, recordings: Sequence[Recording]) -> None:
 
 
 def load(config: ServeConfig, target: ServedModel) -> ServerDrafter:
-    """`opensled serve --drafter lab.benchmarks.gpu.replay:load`."""
+    """`opensled serve --server-drafter lab.benchmarks.gpu.replay:load`."""
     return ServerReplay(Path(os.environ[TEXTS]))
 
 

@@ -145,7 +145,7 @@ def _servers(
         "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
         **settings(shared_address=True, client_calls=100_000, client_messages=1_000_000),
     }
-    more = {ALONE: ["--drafter", "none"], DRAFTING: ["--drafter", "lab.benchmarks.gpu.replay:load"]}
+    more = {ALONE: ["--server-drafter=none"], DRAFTING: ["--server-drafter=lab.benchmarks.gpu.replay:load"]}
     started = {
         name: stack.enter_context(Process([*words, *flags], isolated=True, environment=told))
         for name, flags in more.items()

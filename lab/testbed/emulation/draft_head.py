@@ -130,7 +130,7 @@ class HeadForm(NamedTuple):
 
 
 FORMS = {"specformer": HeadForm(_specformer, 5, 128), "ctc": HeadForm(_ctc, 7, 0)}
-KINDS = tuple(FORMS)  # those of `opensled serve --drafter` that draft in one pass
+KINDS = tuple(FORMS)  # those of `opensled serve --server-drafter` that draft in one pass
 
 
 @dataclass(frozen=True)

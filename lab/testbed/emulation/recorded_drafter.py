@@ -1,7 +1,7 @@
 """A draft model beside the target that proposes what was recorded; its passes only take time.
 
     opensled serve --engine lab.testbed.emulation.emulated_accelerator:load
-                   --drafter lab.testbed.emulation.recorded_drafter:load
+                   --server-drafter lab.testbed.emulation.recorded_drafter:load
 
 What it reads, and how many passes that takes, follows `verify_server.drafting.model`: it reads what is new of each
 text, of long ones a piece in each step, and drafts one token of every session in each pass.

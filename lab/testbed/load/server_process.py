@@ -132,9 +132,9 @@ def unflagged(server: Server) -> dict[str, str]:
 
 def _drafter(server: Server) -> tuple[str, ...]:
     if not server.draft:
-        return "--drafter", "none"
+        return "--server-drafter", "none"
     real = server.draft if server.has_head else "model"
-    return "--drafter", RECORDED if server.accelerator else real
+    return "--server-drafter", RECORDED if server.accelerator else real
 
 
 def sessions(server: Server) -> int:

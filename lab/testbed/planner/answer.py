@@ -159,7 +159,7 @@ def _rates(config: PlanConfig, setting: Setting, machines: Machines, users: int,
     """`leads`: ask more of these users."""
     print(f"simulating {users} user{'s' * (users != 1)}", file=sys.stderr, flush=True)
     fleet, traces = fleet_of(config, machines.accelerator), traces_of(source_of(config))
-    simulation = Simulation(fleet, setting, traces, ceil(users / machines.number), config.drafter)
+    simulation = Simulation(fleet, setting, traces, ceil(users / machines.number), config.server_drafter)
     return UserRates(users, simulation.rates(), simulation.always() if leads else {})
 
 

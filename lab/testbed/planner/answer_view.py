@@ -26,10 +26,10 @@ ROWS = {
 }
 WHO = {ALONE: "nobody", DEVICES: "the devices", SERVER: "the server", BOTH: "devices and server"}
 START = {
-    ALONE: "Start server and devices with --drafter none.",
+    ALONE: "Start the server with --server-drafter none, and devices with --drafter none.",
     DEVICES: "Start server and devices as they are: policy goodput asks for drafts where they help.",
-    SERVER: "Start the server with --drafter {drafter}, and devices with --drafter none.",
-    BOTH: "Start the server with --drafter {drafter}, and devices as they are.",
+    SERVER: "Start the server with --server-drafter {drafter}, and devices with --drafter none.",
+    BOTH: "Start the server with --server-drafter {drafter}, and devices as they are.",
 }
 LIMITS = {
     "KV memory": "memory",
@@ -108,7 +108,7 @@ def _drafts_json(config: PlanConfig) -> dict[str, Any]:
 def verdict(answer: Answer) -> str:
     """Who should draft for the users asked for, what each of them gets, and how to start that."""
     lead = answer.lead
-    best, start = lead.best, START[lead.best].format(drafter=answer.config.drafter)
+    best, start = lead.best, START[lead.best].format(drafter=answer.config.server_drafter)
     if best == ALONE:
         gives = f"{_each(lead)} {lead.rate:.1f} tokens/s, and drafts make that no faster."
         return f"Let the server write alone: {gives} {start}"
@@ -243,7 +243,8 @@ def _cost(answer: Answer) -> str:
 def assumptions(answer: Answer) -> dict[str, str]:
     """Models, machines, users, drafts, and what kind of number each is, in a sentence or two each."""
     config, accelerator = answer.config, answer.setting.cost.accelerator
-    beside = f"a {config.draft} draft" if config.drafter == MODEL else f"a {config.drafter} head"
+    own = config.server_drafter
+    beside = f"a {config.draft} draft" if own == MODEL else f"a {own} head"
     target = catalog.target(config.target).name
     return {
         "target": (
@@ -290,9 +291,8 @@ def _labels(answer: Answer) -> str:
 
 def _head(config: PlanConfig) -> HeadProfile | None:
     """The draft head beside the target; None where a model drafts."""
-    return (
-        None if config.drafter == MODEL else HeadProfile.usual(config.drafter, catalog.target(config.target))
-    )
+    own = config.server_drafter
+    return None if own == MODEL else HeadProfile.usual(own, catalog.target(config.target))
 
 
 def _head_json(head: HeadProfile) -> dict[str, Any]:

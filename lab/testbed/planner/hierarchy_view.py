@@ -89,7 +89,7 @@ def _advice(plan: HierarchyPlan) -> str:
         return "Start edges with --drafter none."
     top, *rest = row.chain.edges
     if top.lower.place == CLOUD:
-        return f"Start the server with --drafter model; about {_tokens(top)} a draft pay."
+        return f"Start the server with --server-drafter model; about {_tokens(top)} a draft pay."
     if top.lower.place == DEVICE:
         return f"Let the edges ask the server itself; blocks of {_tokens(top)} pay."
     relay = f"Start the hub with opensled relay --block {top.length} --bound {top.bound:g}"

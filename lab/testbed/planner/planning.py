@@ -101,7 +101,7 @@ def fleet_of(config: PlanConfig, accelerator: str) -> Fleet:
 
 def beside(config: PlanConfig) -> str:
     """The baseline with what drafts beside the target."""
-    return SERVER_SD if config.drafter == MODEL else f"{SERVER_SD}-{config.drafter}"
+    return SERVER_SD if config.server_drafter == MODEL else f"{SERVER_SD}-{config.server_drafter}"
 
 
 def setting_of(config: PlanConfig, accelerator: str, work: settings.Work) -> Setting:

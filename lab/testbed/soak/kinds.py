@@ -34,18 +34,19 @@ class TargetKind:
 
 # Little KV memory, so that sequences push each other out all the time.
 _TIGHT = ("--kv-tokens", "1024")
+_DRAFTER = "--server-drafter"
 KINDS = (
     TargetKind(
         "torch-goodput",
         "torch",
-        ("--policy", "goodput", "--drafter", "cacheback", *_TIGHT),
+        ("--policy", "goodput", _DRAFTER, "cacheback", *_TIGHT),
         edge=True,
         http=True,
     ),
-    TargetKind("torch-fcfs", "torch", ("--policy", "fcfs", "--draft-wait", "0.25", "--drafter", "model")),
+    TargetKind("torch-fcfs", "torch", ("--policy", "fcfs", "--draft-wait", "0.25", _DRAFTER, "model")),
     TargetKind("torch-static", "torch", ("--policy", "static")),
-    TargetKind("torch-head", "torch", ("--drafter", "ctc", *_TIGHT), keeps=True),
-    TargetKind("llamacpp-goodput", "llamacpp", ("--policy", "goodput", "--drafter", "lookup"), http=True),
+    TargetKind("torch-head", "torch", (_DRAFTER, "ctc", *_TIGHT), keeps=True),
+    TargetKind("llamacpp-goodput", "llamacpp", ("--policy", "goodput", _DRAFTER, "lookup"), http=True),
     TargetKind(
         "vllm",
         "vllm",
@@ -53,8 +54,8 @@ KINDS = (
         drafters=("none", "vllm:ngram"),
         http=True,
     ),
-    TargetKind("pictures", "torch", ("--drafter", "exit", *_TIGHT), http=True, edge=True, sees=True),
+    TargetKind("pictures", "torch", (_DRAFTER, "exit", *_TIGHT), http=True, edge=True, sees=True),
     TargetKind("relay", "torch", relay=True),
-    TargetKind("replicas", "torch", ("--drafter", "cacheback"), replicas=2, http=True),
-    TargetKind("replicas-proxy", "torch", ("--drafter", "specformer"), replicas=2, proxy=True, edge=True),
+    TargetKind("replicas", "torch", (_DRAFTER, "cacheback"), replicas=2, http=True),
+    TargetKind("replicas-proxy", "torch", (_DRAFTER, "specformer"), replicas=2, proxy=True, edge=True),
 )

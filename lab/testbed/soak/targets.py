@@ -33,7 +33,7 @@ class ServerTarget(SoakTarget):
         precision = ("--dtype", PRECISIONS[engine]) if engine in PRECISIONS else ()
         fixed = ("--model", self.kind.model, "--engine", engine, *precision, "--threads", "1")
         known = ("--tokens", str(self._tokens), "--log-level", "info")
-        drafter = ("--drafter", next(self._drafters)) if self.kind.drafters else ()
+        drafter = ("--server-drafter", next(self._drafters)) if self.kind.drafters else ()
         return self._listening(
             ["serve", "--listen", listen, *fixed, *known, *self.flags, *drafter],
             SERVER,

@@ -66,7 +66,7 @@ def _train(source: Source, config: TrainHeadConfig) -> str:
     trainer.run()
     written = _write(source, config, pupil, trainer, heldout)
     return (
-        f"wrote {written}; serve it: opensled serve --model {config.target} --drafter {config.head} "
+        f"wrote {written}; serve it: opensled serve --model {config.target} --server-drafter {config.head} "
         f"--draft-model {written}"
     )
 

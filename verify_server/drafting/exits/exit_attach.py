@@ -23,7 +23,7 @@ EXIT_OF = {"tiny-vision": "tiny-vision-draft"}
 
 
 def early_exit(*given: Any) -> ExitDrafter:
-    """`--drafter exit`, called with config and target; `--drafter exit:N` has N before them.
+    """`--server-drafter exit`, called with config and target; `--server-drafter exit:N` has N before them.
 
     With `--draft-model FOLDER` N must be the folder's; without it the exit is behind layer N, with no layer to imitate
     the last ones. Raises UsageError, NotFound, UnsupportedModel, VocabularyMismatch.
@@ -32,8 +32,8 @@ def early_exit(*given: Any) -> ExitDrafter:
     engine = target.engine
     if not isinstance(engine, TorchEngine):
         raise UsageError(
-            f"--drafter exit computes in the target's own KV, which engine {engine.info.runtime} does not share; use "
-            "--engine torch, or the folder as an ordinary draft model: --drafter model --draft-model FOLDER"
+            f"--server-drafter exit computes in the target's own KV, which engine {engine.info.runtime} does not "
+            "share; use --engine torch, or an ordinary draft model: --server-drafter model --draft-model FOLDER"
         )
     layers = _layers(asked, engine)
     folder = config.draft_model or ("" if layers else EXIT_OF.get(config.model, ""))
@@ -41,8 +41,8 @@ def early_exit(*given: Any) -> ExitDrafter:
         return _imitating(folder, layers, engine, target)
     if not layers:
         raise UsageError(
-            "--drafter exit needs the folder of an exit: --draft-model FOLDER; or exit:N to leave the target after N "
-            "layers without one"
+            "--server-drafter exit needs the folder of an exit: --draft-model FOLDER; or exit:N to leave the target "
+            "after N layers without one"
         )
     return _make_drafter(engine, layers, None)
 
@@ -53,7 +53,7 @@ def _layers(asked: list[str], engine: TorchEngine) -> int:
         return 0
     most = len(places_of(engine.network)[0]) - 1
     if not asked[0].isdecimal() or not 1 <= int(asked[0]) <= most:
-        raise UsageError(f"--drafter exit:{asked[0]}: this target has exits behind its layers 1 to {most}")
+        raise UsageError(f"--server-drafter exit:{asked[0]}: this target has exits behind layers 1 to {most}")
     return int(asked[0])
 
 
@@ -80,7 +80,7 @@ def _check(found: ExitFile, layers: int, engine: TorchEngine, target: ServedMode
     """That the exit is of this target, and where it was asked for."""
     if layers and layers != found.layers:
         raise UsageError(
-            f"the exit in {found.folder} is behind layer {found.layers}, not {layers}; serve it with --drafter exit"
+            f"the exit in {found.folder} is behind layer {found.layers}, not {layers}; take --server-drafter exit"
         )
     if found.vocabulary != target.text.fingerprint:
         raise VocabularyMismatch(

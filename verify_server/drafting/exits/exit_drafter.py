@@ -55,7 +55,7 @@ class ComputedKV:
 
 
 class ExitDrafter(ServerModel):
-    """`opensled serve --drafter exit`."""
+    """`opensled serve --server-drafter exit`."""
 
     reads_blocks: ClassVar[bool] = True
 

@@ -50,8 +50,8 @@ def imitation_of(network: PreTrainedModel, weights: Mapping[str, Tensor]) -> nn.
     attention = getattr(layer, "self_attn", None)
     if attention is None or {name for name, _ in attention.named_children()} != PARTS:
         raise UnsupportedModel(
-            f"layers of {type(network).__name__} are not of Llama's form, which an early exit needs; use --drafter "
-            "model"
+            f"layers of {type(network).__name__} are not of Llama's form, which an early exit needs; use "
+            "--server-drafter model"
         )
     try:
         layer.load_state_dict(dict(weights), assign=True)

@@ -20,12 +20,12 @@ from verify_server.round.loaded_model import ServedModel
 
 
 def specformer(config: ServeConfig, target: ServedModel) -> HeadDrafter:
-    """`--drafter specformer`. Raises UsageError, NotFound, UnsupportedModel, VocabularyMismatch."""
+    """`--server-drafter specformer`. Raises UsageError, NotFound, UnsupportedModel, VocabularyMismatch."""
     return _load("specformer", PlaceDrafter, config, target)
 
 
 def ctc(config: ServeConfig, target: ServedModel) -> HeadDrafter:
-    """`--drafter ctc`; see `specformer`."""
+    """`--server-drafter ctc`; see `specformer`."""
     return _load("ctc", FrameDrafter, config, target)
 
 
@@ -38,8 +38,8 @@ def _load(kind: str, drafter: type[HeadDrafter], config: ServeConfig, target: Se
     engine = target.engine
     if not isinstance(engine, TorchEngine):
         raise UsageError(
-            f"--drafter {kind} reads hidden states of the target, which engine {engine.info.runtime} does not give; "
-            "use --engine torch"
+            f"--server-drafter {kind} reads hidden states of the target, which engine {engine.info.runtime} does not "
+            "give; use --engine torch"
         )
     found = load(_folder(kind, config))
     _check(found, kind, engine, target)
@@ -82,7 +82,7 @@ def _check(found: HeadFile, kind: str, engine: TorchEngine, target: ServedModel)
     text = engine.network.config.get_text_config(decoder=True)
     if shape.kind != kind:
         raise UsageError(
-            f"the head in {found.folder} is a {shape.kind}; serve it with --drafter {shape.kind}"
+            f"the head in {found.folder} is a {shape.kind}; serve it with --server-drafter {shape.kind}"
         )
     if found.vocabulary != target.text.fingerprint:
         raise VocabularyMismatch(

@@ -67,7 +67,7 @@ class HeadDrafter(ServerDrafter):
 
 
 class PlaceDrafter(HeadDrafter):
-    """`opensled serve --drafter specformer`: each output of the head stands for a place of the draft.
+    """`opensled serve --server-drafter specformer`: each output of the head stands for a place of the draft.
 
     The paper drafts a chain. Where a tree is taken, other likely tokens of each place are there, too.
     """
@@ -100,7 +100,7 @@ class PlaceDrafter(HeadDrafter):
 
 
 class FrameDrafter(HeadDrafter):
-    """`opensled serve --drafter ctc`: outputs are frames, and a draft is the likeliest of what they collapse to."""
+    """`opensled serve --server-drafter ctc`: outputs are frames, a draft is the likeliest that they collapse to."""
 
     _head: CtcHead
 

@@ -25,7 +25,7 @@ OURS: Mapping[str, str] = {
     "model": "--model",
     "dtype": "--dtype",
     "max_model_len": "--context",
-    "speculative_config": "--drafter and --draft-model",
+    "speculative_config": "--server-drafter and --draft-model",
     "enable_prefix_caching": "--no-prefix-cache",
     "max_num_seqs": "--max-sessions",
     "max_num_scheduled_tokens": "max-step-tokens of [serve]",

@@ -50,9 +50,9 @@ def speculative_config(name: str, model: str, longest: int) -> dict[str, Any]:
         )
     if bool(model) != (name in WITH_MODEL):
         raise UsageError(
-            f"--drafter vllm:{name} has no model of its own; leave out --draft-model"
+            f"--server-drafter vllm:{name} has no model of its own; leave out --draft-model"
             if model
-            else f"--drafter vllm:{name} needs a model of its own: --draft-model FOLDER_OR_HUB_ID"
+            else f"--server-drafter vllm:{name} needs a model of its own: --draft-model FOLDER_OR_HUB_ID"
         )
     return {
         **found,

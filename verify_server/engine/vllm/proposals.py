@@ -31,12 +31,12 @@ class VllmProposals(ServerDrafter):
 
 
 def drafter(*given: object) -> VllmProposals:
-    """`--drafter vllm:NAME`: called with NAME, config and target. Raises UsageError."""
+    """`--server-drafter vllm:NAME`: called with NAME, config and target. Raises UsageError."""
     *name, config, target = given
     assert isinstance(config, ServeConfig) and isinstance(target, LoadedModel)
     if not name or not isinstance(target, VllmModel):
         raise UsageError(
-            f"--drafter {config.drafter}: a drafter of vLLM's own has a name, such as vllm:ngram, and needs --engine "
-            "vllm"
+            f"--server-drafter {config.server_drafter}: a drafter of vLLM's own has a name, such as vllm:ngram, and "
+            "needs --engine vllm"
         )
     return VllmProposals(target.core)

@@ -129,8 +129,8 @@ def _drafter_problems(config: ServeConfig) -> Iterator[str]:
     name = choose(config).drafter
     if not (name in BESIDE or name.startswith(OWN)):
         yield (
-            f"--drafter {name} is not served beside it; choose from {', '.join(BESIDE)}, or one of vLLM's own, such as "
-            "vllm:ngram"
+            f"--server-drafter {name} is not served beside it; choose from {', '.join(BESIDE)}, or one of vLLM's "
+            "own, such as vllm:ngram"
         )
-    if config.draft_model and not config.drafter.startswith(OWN):
-        yield f"--draft-model {config.draft_model} has no drafter that takes it; add --drafter vllm:draft_model"
+    if config.draft_model and not config.server_drafter.startswith(OWN):
+        yield f"--draft-model {config.draft_model} has no drafter that takes it; add --server-drafter vllm:draft_model"
