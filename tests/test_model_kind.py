@@ -32,6 +32,10 @@ mm.gguf | x.gguf=llama mm.gguf=clip/mmproj | projector .* give the model's own G
 . | x-1b-Q4_K_M.gguf=llama x-3b-Q4_K_M.gguf=llama | has several
 lora.gguf | lora.gguf=llama/adapter | is an adapter \\(LoRA\\)
 imatrix.gguf | imatrix.gguf=/imatrix | statistics for quantizing
+x.gguf | x.gguf=llama/0 | is damaged: it says that it has 0 layers
+. | x.gguf=llama/513 | is damaged: it says that it has 513 layers
+x.gguf | x.gguf=llama/2147483647 | is damaged: it says that it has 2147483647 layers
+x.gguf | x.gguf=llama/+2 | is damaged: it uses 2 of 0 experts
 v.gguf | v.gguf=llama/-0 | a vocabulary without weights
 e.gguf | e.gguf=nomic-bert | a model for embeddings or ranking
 e.gguf | e.gguf=qwen3/-pooling | a model for embeddings or ranking
@@ -96,10 +100,12 @@ def put(path: Path, content: str) -> None:
     elif (path.suffix == ".gguf" and content not in ("lfs", "<html>")) or "llama" in content:
         writer = gguf.GGUFWriter(path, architecture)
         if architecture not in ("flux", "stranger"):
-            writer.add_uint32(f"{architecture}.block_count", 1)
-        if kind.startswith("-"):
+            writer.add_uint32(f"{architecture}.block_count", int(kind) if kind.isdigit() else 1)
+        if kind.startswith("+"):
+            writer.add_uint32(f"{architecture}.expert_used_count", int(kind))
+        elif kind.startswith("-"):
             writer.add_uint32(f"{architecture}.pooling_type", 3 * (kind == "-pooling"))
-        elif kind:
+        elif kind and not kind.isdigit():
             writer.add_type(kind)
         if kind != "-0":
             writer.add_tensor("a", np.zeros(4, np.float32))
