@@ -14,7 +14,6 @@ UNFINISHED = (".incomplete", ".part", ".partial", ".crdownload", ".download", ".
 POINTER = b"version https://git-lfs"
 INDEX = "model.safetensors.index.json"
 OWN = "the model's own GGUF file"
-MAX_LAYERS = 512  # of llama.cpp (LLAMA_MAX_LAYERS in src/llama-hparams.h)
 # Type or architecture of a GGUF file that writes no text -> what it is, and what to give instead
 UNFIT = {
     r"mmproj|clip": ("the projector of a vision model (mmproj)", OWN),
@@ -160,7 +159,7 @@ def _out_of_bounds(path: Path) -> str:
         keys.get(f"{architecture}.{name}", usual)
         for name, usual in (("block_count", 1), ("expert_count", 0), ("expert_used_count", 0))
     )
-    if layers not in range(1, MAX_LAYERS + 1):
+    if layers not in range(1, 513):  # LLAMA_MAX_LAYERS in src/llama-hparams.h is 512
         return f"{path} is damaged: it says that it has {layers!r:.40} layers; download it again"
     if used not in range(bool(experts), (experts if isinstance(experts, int) else 0) + 1):
         return f"{path} is damaged: it uses {used!r:.40} of {experts!r:.40} experts; download it again"
