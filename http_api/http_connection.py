@@ -47,6 +47,7 @@ class ConnectionLimits:
     patience: float = PATIENCE
     unread: float = UNREAD
     each: int = 0  # connections of one address at the same time; 0 = any number
+    headers: int = 1 << 16  # bytes of a request before its body
 
 
 class PatientProtocol(H11Protocol):
@@ -80,7 +81,7 @@ class PatientProtocol(H11Protocol):
             self._leaving = True
             transport.abort()
             return
-        self.app = _known(self.app, RemoteEnd(host, port, _certificate(transport)))
+        self.app = _known(self.app, RemoteEnd(host, port, _certificate(transport)), self._limits.headers)
         self.app = _on(self._own, self.app)
         # Proxies and browsers connect before they have a request: until its first byte it idles
         self.timeout_keep_alive_task = self.loop.call_later(
@@ -201,14 +202,18 @@ def _on(connection: Connection, app: Any) -> ASGIApp:
     return serve
 
 
-def _known(app: Any, peer: RemoteEnd) -> ASGIApp:
-    """`app`, with the address and certificate of its client in each scope; a request with two ends goes no further, nor
-    does anything that follows it on its connection."""
+def _known(app: Any, peer: RemoteEnd, most: int) -> ASGIApp:
+    """`app`, with the address and certificate of its client in each scope; a request with two ends or more than `most`
+    bytes of headers goes no further, nor does anything that follows it on its connection."""
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         names = {name for name, _ in scope["headers"]}
-        if {b"content-length", b"transfer-encoding"} <= names:
-            response = refusal(scope["path"], InvalidRequest(TWO_ENDS))
+        cause = TWO_ENDS if {b"content-length", b"transfer-encoding"} <= names else ""
+        # h11 counts only those that arrive in pieces
+        if sum(map(len, (scope["raw_path"], scope["query_string"], *sum(scope["headers"], ())))) > most:
+            cause = f"the headers of a request have at most {most >> 10} KiB: send less of them"
+        if cause:
+            response = refusal(scope["path"], InvalidRequest(cause))
             response.headers["connection"] = "close"
             await response(scope, receive, send)
             return

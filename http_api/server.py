@@ -78,6 +78,7 @@ class ApiServer:
         config = uvicorn.Config(
             Exchanges(_last_on_connection(app, self._parting)),
             http=partial(PatientProtocol, limits=limits, connected=Counter()),  # type: ignore[arg-type]
+            h11_max_incomplete_event_size=limits.headers,
             ws="none",
             proxy_headers=False,  # anybody could write them, and limits go by address
             log_config=None,

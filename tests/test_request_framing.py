@@ -59,6 +59,8 @@ REFUSED = {
     "a null in a header": posted(LENGTH + b"x-a: b\0c\r\n", BODY),
     "a lone CR in a header": posted(LENGTH + b"x-a: b\rtransfer-encoding: chunked\r\n", BODY),
     "a fold before the first header": b"GET / HTTP/1.1\r\n host: 127.0.0.1\r\n\r\n",
+    "headers of 66 KB": posted(b"cookie: a=%s\r\n" % (b"x" * 66_000) + LENGTH, BODY),
+    "a path of 66 KB": b"GET /%s HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n" % (b"x" * 66_000),
     "two hosts": posted(b"host: 127.0.0.2\r\n" + LENGTH, BODY),
     "a chunk with a sign": posted(CHUNKED, chunk(BODY, b"+%x" % len(BODY)) + b"0\r\n\r\n"),
     "a chunk below zero": posted(CHUNKED, chunk(BODY, b"-1") + b"0\r\n\r\n"),
@@ -75,6 +77,7 @@ REFUSED = {
 TAKEN = {
     "a length": posted(LENGTH, BODY),
     "chunks": posted(CHUNKED, ALL),
+    "headers of 60 KB": posted(b"cookie: a=%s\r\n" % (b"x" * 60_000) + LENGTH, BODY),
     "a coding in capitals": posted(b"Transfer-Encoding: CHUNKED\r\n", ALL),
     "the same length twice": posted(LENGTH + LENGTH, BODY),
     "a fold": posted(LENGTH + b"x-a: b\r\n c\r\n", BODY),
