@@ -97,6 +97,7 @@ FLOODS = {
     "an id that is a fraction": lambda liar: (HEAD, chunk([1.5])),
     "ids that are no list": lambda liar: (HEAD, chunk({"1": 1})),
     "text that is none": lambda liar: (HEAD, chunk([1], content={"a": 1})),
+    "half a character in a text": lambda liar: (HEAD, chunk([1], content="a long text \ud800")),
     "a logprob that is not a number": lambda liar: (HEAD, chunk([1], [(1, float("nan"))])),
     "a logprob without end": lambda liar: (HEAD, chunk([1], [(1, float("-inf"))])),
     "a logprob above all": lambda liar: (HEAD, chunk([1], [(1, float("inf"))])),

@@ -18,7 +18,7 @@ import h11
 
 import opensled
 from edge_client.draft_servers.address import DraftAddress
-from opensled.core.errors import DraftSourceError, NotFound, Unauthorized
+from opensled.core.errors import DraftSourceError, NotFound, Unauthorized, first_line
 from opensled.core.printable import visible_line
 from opensled.net.outward import why_untrusted
 
@@ -266,7 +266,7 @@ def _items(
         except StopIteration:
             return
         seconds += time.perf_counter() - began
-        items = read(line) if line else ()
+        items = _read(read, line) if line else ()
         if items is None:
             return
         if items:
@@ -278,6 +278,15 @@ def _items(
             raise NotReady("it gave no token in time")
         elif line is None:
             yield None
+
+
+def _read(read: Read[Item], line: bytes) -> Sequence[Item] | None:
+    try:
+        return read(line)
+    except DraftSourceError:
+        raise
+    except Exception as error:  # a line may hold anything, such as half a character
+        raise DraftSourceError(f"a line of its answer cannot be read: {first_line(error)}") from error
 
 
 def first_token_s(text_tokens: int) -> float:
