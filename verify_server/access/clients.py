@@ -148,7 +148,9 @@ class Clients:
         if opening < most and self._streams[client.tenant] < places + most:
             return
         self._met["streams"] += 1
-        raise Overloaded("too many of your streams are open; end some, or try again", retry_after=RETRY_S)
+        raise Overloaded(
+            "too many streams of this address or key are open; end yours, or try again", retry_after=RETRY_S
+        )
 
     async def hang_up(self, client: Client) -> None:
         """Wait until a peer is gone that does not read the end of a stream: gRPC cannot end such a call.

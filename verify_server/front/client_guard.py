@@ -149,7 +149,8 @@ class _Body:
             self._held[name] += size
         if max((self._held[name] for name in self._names), default=0) > self._account.limits.opening_bytes:
             raise Overloaded(
-                "too many of your large requests arrive at the same time; try again", retry_after=RETRY_S
+                "too many large requests of this address or key arrive at the same time; try again",
+                retry_after=RETRY_S,
             )
         if not more and self._size > self._account.limits.small_bytes:
             await self._account.large(self._size)
