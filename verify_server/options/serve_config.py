@@ -195,7 +195,7 @@ class ServeConfig(LimitsConfig, GpuConfig, AdaptConfig, AccessConfig):
     )
     kv_tokens: int = option(
         0,
-        "size of the KV cache, in tokens; 0 = all available memory",
+        "size of the KV cache, in tokens; 0 = for some full contexts, within a part of the free memory",
         low=0,
         metavar="N",
         group="memory and slots",
