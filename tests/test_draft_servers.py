@@ -77,7 +77,7 @@ def stub(kind):
     [
         ("http://mac:11434", "mac:11434", ""), ("http://mac:1234/v1/", "mac:1234", ""),
         ("http://mac/llama", "mac:80", "/llama"), ("http://[::1]:8080", "[::1]:8080", ""),
-        ("mac:11434", "mac:11434", ""), (" http://mac:80/#/ ", "mac:80", ""), ("localhost:1/v1", "localhost:1", ""),
+        ("http://mac:80/#/", "mac:80", ""), ("http://mac/x/#/chat/1", "mac:80", "/x"),
         ("HTTP://Mac:1/x/v1", "mac:1", "/x"), ("http://mac:8000/v3/chat/completions", "mac:8000", "/v3"),
     ],
 )  # fmt: skip
@@ -88,7 +88,7 @@ def test_an_address(url, place, base):
 
 @pytest.mark.parametrize(
     "url",
-    ["mac:http", "ftp://mac", "http://", "http://user:secret@mac", "http://mac?x=1", "http://mac:99999",
+    ["mac:11434", "ftp://mac", "http://", "http://user:secret@mac", "http://mac?x=1", "http://mac:99999",
      "http://mac/a b", "http://mac/\r\nX: y", "http://[::1", ""],
 )  # fmt: skip
 def test_what_is_no_address(url):

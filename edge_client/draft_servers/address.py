@@ -46,9 +46,7 @@ class DraftAddress:
 
 def draft_address(url: str, key_file: str = "", ca: str = "") -> DraftAddress:
     """The server at `url`; `key_file` and `ca` (PEM) by path, "" = none. Raises UsageError or NotFound."""
-    url = url.strip().partition("/#/")[0]
-    if re.match(r"[^/:]+(:\d+)?(/|$)|\[", url):
-        url = f"http://{url}"
+    url = url.partition("/#/")[0]  # of the page that a llama-server shows
     try:
         parts = urlsplit(url)
         port = parts.port
