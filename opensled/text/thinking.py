@@ -54,12 +54,16 @@ def tail_of(prompt: Sequence[int], bytes_of: Callable[[int], bytes]) -> str:
 
 
 def reader_of(
-    tags: ThoughtTags | None, tokenizer: TargetTokenizer, prompt: Sequence[int], tools: Collection[str] = ()
+    tags: ThoughtTags | None,
+    tokenizer: TargetTokenizer,
+    prompt: Sequence[int],
+    tools: Collection[str] = (),
+    heads: Sequence[str] = (),
 ) -> ThoughtReader:
     """The reader of the answer to a chat whose ids are `prompt`.
 
     `tags`: None = the template has none; then the tokenizer may, or the model has learned some. `tools`: names of those
-    that it may call.
+    that it may call; `heads`: what begins their calls, see `call_heads`.
     """
     tail, others = tail_of(prompt, tokenizer.token_bytes), () if tags else LEARNED
     added, ended = tokenizer.added_pieces, tail.rstrip()
@@ -67,7 +71,7 @@ def reader_of(
     tags = tags or next(fitting, KNOWN[0])
     marks = "\n".join([mark for one in (tags, *others) for mark in marks_of(one)])
     special = frozenset(piece for piece in tokenizer.special_pieces if piece and piece in marks)
-    reader = ThoughtReader(tags, start_of(tags, tail), special, tools, others)
+    reader = ThoughtReader(tags, start_of(tags, tail), special, tools, others, heads)
     if channels := CHANNELS.get(tags.start):
         reader.begin(spelled(tail.rpartition(channels.first)[2], special) if channels.first in tail else "")
     return reader
