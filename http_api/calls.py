@@ -77,12 +77,10 @@ class CallReader:
     def _beginning(self) -> list[AnswerPiece] | None:
         """At the start of the answer, where calls without a mark may begin; some models forget it."""
         start = self._held.lstrip()
-        if not start or any(mark.startswith(start) and start != mark for mark in (self._mark, *FENCES)):
+        for fence in FENCES:
+            start = start.removeprefix(fence).lstrip()
+        if any(mark.startswith(start) and start != mark for mark in (self._mark, *FENCES)):
             return None
-        if fence := next((mark for mark in FENCES if start.startswith(mark)), ""):
-            start = start[len(fence) :].lstrip()
-            if not start:
-                return None
         self._read = self._head
         if start.startswith("{") and self._form.arguments == "json":
             self._heads |= self._spell(BARE.head, BARE)

@@ -20,7 +20,7 @@ from opensled.core.errors import Unreachable
 from opensled.core.messages import ModelInfo, Prefill, PromptToken, is_chat
 from opensled.core.protocol import EndRules, Truth
 from opensled.text.answer_text import AnswerText
-from opensled.text.call_forms import call_heads, call_marks
+from opensled.text.call_forms import call_marks
 from opensled.text.thinking import reader_of
 from opensled.text.tokenizer import TargetTokenizer
 
@@ -48,8 +48,7 @@ class AnswerStream:
         marks = call_marks(task.guide, info.calls)
         self._text = AnswerText(tokenizer, task.stop, info.eos_ids, marks)
         if is_chat(task.prompt):
-            tools, heads = task.guide.callable if task.guide else (), call_heads(task.guide, info.calls)
-            self._text.think(reader_of(info.thoughts, tokenizer, self._truth.tokens, tools, heads))
+            self._text.think(reader_of(info.thoughts, tokenizer, self._truth.tokens, task.guide, info.calls))
         self._prompt: tuple[PromptToken, ...] = ()  # that no chunk has had yet
         self._last: Chunk | None = None  # once it is known, and until its reader has it
         session.hear_prefill = self._hear

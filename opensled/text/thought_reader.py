@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Sequence
-from os.path import commonprefix
 from typing import NamedTuple
 
-from opensled.core.messages import ThoughtTags
+from opensled.core.messages import CallForm, ThoughtTags
 from opensled.core.protocol import overlap
-from opensled.text.call_forms import BLANKS, ID, match
+from opensled.text.call_forms import match, opening
 from opensled.text.families import CALL, CHANNELS, Part, marks_of
 from opensled.text.tokenizer import MARK
 
@@ -47,8 +46,7 @@ class ThoughtReader:
         others: Sequence[ThoughtTags] = (),
         heads: Sequence[str] = (),
     ) -> None:
-        """`special`: tokens of which marks are made, read as MARK and their spelling; `others`: more tags; `heads`:
-        of calls, which some models write into thoughts that they do not end."""
+        """`special`: tokens of which marks are made, as MARK and their spelling; `others`: tags; `heads`: of calls."""
         self.special, self._tools, self._heads = special, tools, heads
         self._choice = [(one, spelled(tag, special)) for one in (tags, *others) for tag in one[::2] if tag]
         self._take(tags)
@@ -126,7 +124,7 @@ class ThoughtReader:
 
     def _call_at(self, text: str, may: bool = True) -> int:
         """Where a call begins, or `may` begin; the length of a text that has none."""
-        mark = re.split(f"[{BLANKS}{ID}]", commonprefix(self._heads))[0]
+        mark = opening(CallForm(self._heads[0])) if self._heads else ""
         for found in re.finditer(re.escape(mark), text) if mark else ():
             lengths = [match(head, text[found.start() :]) for head in self._heads]
             if any(may if length is None else length > 0 for length in lengths):

@@ -17,7 +17,7 @@ from opensled.core.messages import MATCH, ModelInfo, Open, is_chat
 from opensled.core.penalties import require_served
 from opensled.drafting.status import DraftStatus
 from opensled.text.answer_text import AnswerText
-from opensled.text.call_forms import call_heads, call_marks
+from opensled.text.call_forms import call_marks
 from opensled.text.thinking import reader_of
 from opensled.text.tokenizer import TargetTokenizer
 from verify_server.front.client_guard import CALLER, Caller
@@ -71,9 +71,9 @@ class ServerBackend:
         model = self._sequences.model()
         marks = call_marks(task.guide, model.info.calls)
         text = AnswerText(model.tokenizer, task.stop, model.info.eos_ids, marks)
-        tools = task.guide.callable if task.guide else ()
-        heads = call_heads(task.guide, model.info.calls)
-        reads = partial(reader_of, model.info.thoughts, model.tokenizer, tools=tools, heads=heads)
+        reads = partial(
+            reader_of, model.info.thoughts, model.tokenizer, guide=task.guide, form=model.info.calls
+        )
         is_read = is_chat(task.prompt)
         answer = LocalAnswer(self._open(task, model.info), text, time.monotonic(), reads if is_read else None)
         committed, heard_at = 0, time.monotonic()

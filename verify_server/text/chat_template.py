@@ -28,7 +28,7 @@ from verify_server.text.call_probe import find_form, shows_one_call
 from verify_server.text.template_files import Templates
 
 CALL_TAGS = ("<tool_call>", "</tool_call>")  # around earlier calls as text, for templates that have these
-# What shows the calls of a turn only where its text is none, not where it is empty (DeepSeek R1 and its distilled models)
+# Templates that show the calls of a turn only where its text is none, not where it is empty (DeepSeek R1)
 CALLS_WITHOUT_TEXT = re.compile(r"'assistant' and [^%]*content\W+is none")
 # Stands for a picture in the content of a turn while the template is fed: no text can hold it by chance or by intent,
 # and no change of cases changes it.

@@ -123,9 +123,7 @@ def grammar_of(
 
 def _behind(thoughts: Thoughts, rules: Sequence[str], mark: str) -> list[str]:
     """`rules` for what comes behind thoughts; where the model itself begins these, other text begins otherwise.
-
-    `mark`: of calls, with which thoughts may end the answer, as some models write it; "" = they may not.
-    """
+    Thoughts with the `mark` of a call ("" = none) may end the answer."""
     start, end, answer = map(re.escape, thoughts.tags[:3])
     if thoughts.tags.start in CHANNELS:  # whatever the messages before it are
         end, answer, mark = answer, "", ""
