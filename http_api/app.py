@@ -83,7 +83,7 @@ def build_app(
             ),  # the second one as vLLM and llama.cpp have it
             *(Route(path, api.ready) for path in READY),
             *([Route("/metrics", api.metrics)] if access.local and metrics else []),
-            *(page_routes(view, page_chat, ending) if view else []),
+            *(page_routes(view, page_chat, ending, access.origins) if view else []),
             Route("/", running),
             *ollama_routes(backend, ending, heartbeat, lenient, waiting),
         ],

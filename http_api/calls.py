@@ -17,6 +17,8 @@ from opensled.core.messages import CallForm, Guide, Tool
 from opensled.core.protocol import overlap
 from opensled.text.call_forms import BARE, CALLING, exact, match, opening
 
+FENCES = ("```json", "<tools>")  # around calls of models that do not keep to their mark, as Qwen2.5-Coder
+
 
 class AnswerPiece(NamedTuple):
     """Text outside of calls, the name of a call that begins, or a piece of the JSON text of its arguments."""
@@ -75,7 +77,9 @@ class CallReader:
     def _beginning(self) -> list[AnswerPiece] | None:
         """At the start of the answer, where calls without a mark may begin; some models forget it."""
         start = self._held.lstrip()
-        if not start or (self._mark.startswith(start) and start != self._mark):
+        for fence in FENCES:
+            start = start.removeprefix(fence).lstrip()
+        if any(mark.startswith(start) and start != mark for mark in (self._mark, *FENCES)):
             return None
         self._read = self._head
         if start.startswith("{") and self._form.arguments == "json":

@@ -47,6 +47,10 @@ OPEN_PATHS = ("/", "/health", LIVE, *READY)
 PAGE_PATHS = "/page/"  # what the page asks for; browsers name no origin when a page reads from its own one
 FOREIGN_SITES = ("cross-site", "same-site")  # in Sec-Fetch-Site (W3C Fetch Metadata): of another origin
 QUOTED = 100  # characters of a header shown in an error
+FOREIGN = (
+    "web pages of other sites may not use this API, nor show its page; if one should, start {} with --cors-origin and "
+    "its address, such as http://homeassistant.local:8123"
+)
 SERVED = "serve the page at one, such as with python3 -m http.server, and allow that"
 KEY_HEADERS = ("x-api-key", "api-key")  # of Anthropic's clients, of Azure's
 
@@ -143,10 +147,9 @@ class PageGuard:
                 origin, scope["scheme"], host
             ):
                 return _refuse(path, 403, self._advise(origin), code="forbidden_origin")
-        if not origins and _is_foreign(scope["method"], headers):
-            return _refuse(
-                path, 403, "web pages of other sites may not use this API", code="forbidden_origin"
-            )
+        may_frame = path == "/" and self._access.origins  # those that may its own headers say
+        if not origins and not may_frame and _is_foreign(scope["method"], headers):
+            return _refuse(path, 403, FOREIGN.format(self._access.verb), code="forbidden_origin")
         if not origins and path.startswith(PAGE_PATHS) and not self._may_show(scope["scheme"], host):
             return _refuse(
                 path,

@@ -116,6 +116,9 @@ FAMILIES = {
     + json_call("name", "parameters") + "<|eot_id|>{% else %}{{ m.content + '<|eot_id|>' }}{% endif %}{% endfor %}"
     + HEADER.replace("m.role", "'assistant'"),
 }  # fmt: skip
+FAMILIES["deepseek-r1"] = FAMILIES["deepseek-v3"].replace(
+    "if m.tool_calls", "if m.role == 'assistant' and m.content is none"
+)
 UNKNOWN = {
     "sentences": chatml(f"<<call {NAME} with {{{{ c.function.arguments.values() | join(' and ') }}}}>>"),
     "minimax-m3": chatml(

@@ -100,6 +100,8 @@ def test_what_a_family_writes_is_held_and_read(name):
         tried += 1
         assert read(answer, family.calls) == read([answer], family.calls) == ("", calls)
         assert allows(guides, guide, answer), answer
+    if family.calls.arguments == "json":
+        assert read('```json\n{"name": "lamp", "arguments": {}}\n```', family.calls) == ("", [("lamp", {})])
     assert tried >= 2 and allows(guides, guide, "It is [1] off.")
     required = Guide(tools=TOOLS, tool_choice="required")
     assert allows(guides, required, answer) and not allows(guides, required, "It is off.")
@@ -115,6 +117,7 @@ def test_a_form_that_is_not_known_is_none(name):
     ("template", "form"),
     [("{{ messages }}", BARE), ("{{ messages }}{{ tools }}", BARE), ("{{ tools }}<tool_call>", TAGGED),
      ("{{ tools }}<|tool_call|>", TOLD[-2][1]),
+     ("{{ tools }}<|tool_list_start|>", TOLD[-4][1]), ('keep_past_thinking "List {{ tools }}', TOLD[-4][1]),
      ("<|channel|>{{ messages[0].tool_calls }}", TAGGED)],
 )  # fmt: skip
 def test_templates_that_show_no_calls(template, form):

@@ -231,10 +231,12 @@ def test_a_port_or_a_host_alone_is_an_address_everywhere(verb: str, name: str) -
     wholes = {
         "5": f"{own}:5",
         "h": f"h:{port}",
-        "h:5": "h:5",
+        " h:5 ": "h:5",
         "::1": f"[::1]:{port}",
         "[::1]": f"[::1]:{port}",
     }
+    if start:
+        wholes |= {" http://h:5/v1 ": "h:5/v1", "h:5/v1 ": "h:5/v1"}
     for given, whole in {**wholes, "[::1]:5": "[::1]:5", "10.0.0.1": f"10.0.0.1:{port}"}.items():
         assert item.parse(given, item.flag) == start + whole
     for wrong in ("h:", "99999", "h:x", "h:65536", "a b", ":5"):

@@ -41,97 +41,75 @@ async def device_and_manager(parallel=1, **server):
         yield device, manager
 
 
-def test_the_account_adds_up():
-    async def scenario():
-        # Steps that take a while: a fake server may have written everything before a busy device has drafted.
-        async with device_and_manager(engine=SlowEngine(num_blocks=100)) as (device, _):
-            chunks = await read(device)
-            ids = [id for chunk in chunks for id in chunk.token_ids]
-            stats = chunks[-1].stats
-            assert ids == continuation(PROMPT, LENGTH)
-            assert [chunk.finish_reason for chunk in chunks] == [None] * (len(chunks) - 1) + ["length"]
-            assert (stats.prompt_tokens, stats.completion_tokens) == (3, LENGTH)
-            assert stats.round_tokens + stats.server_decoded == LENGTH
-            assert 0 < stats.accepted <= stats.drafted and stats.seconds > 0
-
-    asyncio.run(scenario())
+async def test_the_account_adds_up():
+    async with device_and_manager(engine=SlowEngine(num_blocks=100)) as (device, _):
+        chunks = await read(device)
+        ids = [id for chunk in chunks for id in chunk.token_ids]
+        stats = chunks[-1].stats
+        assert ids == continuation(PROMPT, LENGTH)
+        assert [chunk.finish_reason for chunk in chunks] == [None] * (len(chunks) - 1) + ["length"]
+        assert (stats.prompt_tokens, stats.completion_tokens) == (3, LENGTH)
+        assert stats.round_tokens + stats.server_decoded == LENGTH
+        assert 0 < stats.accepted <= stats.drafted and stats.seconds > 0
 
 
-def test_more_readers_than_drafters_all_get_their_text():
-    async def scenario():
-        engine = SlowEngine(
-            num_blocks=100
-        )  # else the server may have written all before the device has drafted
-        async with device_and_manager(parallel=1, limits=SessionLimits(linger=0.05), engine=engine) as (
-            device,
-            _,
-        ):
-            prompts = [(id, 2, 3) for id in range(1, 6)]
-            answers = await asyncio.gather(*(read(device, Task(prompt, GREEDY)) for prompt in prompts))
-            for prompt, chunks in zip(prompts, answers, strict=True):
-                assert [id for c in chunks for id in c.token_ids] == continuation(prompt, LENGTH)
-            assert device._factory.created == 1
-            assert sum(chunks[-1].stats.drafted == 0 for chunks in answers) == 4
-
-    asyncio.run(scenario())
+async def test_more_readers_than_drafters_all_get_their_text():
+    engine = SlowEngine(num_blocks=100)  # else the server may have written all before the device has drafted
+    async with device_and_manager(parallel=1, limits=SessionLimits(linger=0.05), engine=engine) as (
+        device,
+        _,
+    ):
+        prompts = [(id, 2, 3) for id in range(1, 6)]
+        answers = await asyncio.gather(*(read(device, Task(prompt, GREEDY)) for prompt in prompts))
+        for prompt, chunks in zip(prompts, answers, strict=True):
+            assert [id for c in chunks for id in c.token_ids] == continuation(prompt, LENGTH)
+        assert device._factory.created == 1
+        assert sum(chunks[-1].stats.drafted == 0 for chunks in answers) == 4
 
 
-def test_a_drafter_is_used_again_for_the_next_answer():
-    async def scenario():
-        async with device_and_manager() as (device, _):
-            for id in (1, 2, 1):
-                chunks = await read(device, Task((id, 5), GREEDY))
-                assert [t for c in chunks for t in c.token_ids] == continuation((id, 5), LENGTH)
-            assert device._factory.created == 1
-
-    asyncio.run(scenario())
+async def test_a_drafter_is_used_again_for_the_next_answer():
+    async with device_and_manager() as (device, _):
+        for id in (1, 2, 1):
+            chunks = await read(device, Task((id, 5), GREEDY))
+            assert [t for c in chunks for t in c.token_ids] == continuation((id, 5), LENGTH)
+        assert device._factory.created == 1
 
 
-def test_a_stop_string_ends_the_sequence_on_the_server_too():
-    async def scenario():
-        async with device_and_manager() as (device, manager):
-            ids = continuation(PROMPT, LENGTH)
-            stop = TOKENIZER.decode(ids[8:11])
-            whole = TOKENIZER.decode(ids)
-            chunks = await read(device, Task(PROMPT, GREEDY, (stop,)))
-            assert "".join(chunk.text for chunk in chunks) == whole[: whole.index(stop)]
-            last = chunks[-1]
-            assert last.finish_reason == "stop" and last.stats.completion_tokens <= 11
-            assert last.stats.completion_tokens == sum(len(chunk.token_ids) for chunk in chunks)
-            while manager.loop.machine.sessions:
-                await asyncio.sleep(0.001)
-
-    asyncio.run(scenario())
+async def test_a_stop_string_ends_the_sequence_on_the_server_too():
+    async with device_and_manager() as (device, manager):
+        ids = continuation(PROMPT, LENGTH)
+        stop = TOKENIZER.decode(ids[8:11])
+        whole = TOKENIZER.decode(ids)
+        chunks = await read(device, Task(PROMPT, GREEDY, (stop,)))
+        assert "".join(chunk.text for chunk in chunks) == whole[: whole.index(stop)]
+        last = chunks[-1]
+        assert last.finish_reason == "stop" and last.stats.completion_tokens <= 11
+        assert last.stats.completion_tokens == sum(len(chunk.token_ids) for chunk in chunks)
+        while manager.loop.machine.sessions:
+            await asyncio.sleep(0.001)
 
 
 @pytest.mark.parametrize("stop", [(), ("zz",)])
-def test_an_answer_can_be_cut_behind_any_chunk(stop):
+async def test_an_answer_can_be_cut_behind_any_chunk(stop):
     """The text so far, what a stop string held back included, is that of its tokens."""
-
-    async def scenario():
-        async with device_and_manager(engine=SlowEngine(num_blocks=100)) as (device, manager):
-            told, answer = [], device.answer(Task(PROMPT, GREEDY, stop))
-            async for chunk in answer:
-                told.append(chunk)
-                if sum(len(each.token_ids) for each in told) >= 3:
-                    break
-            last = told[-1].cut()
-            await answer.aclose()
-            ids = [id for each in told for id in each.token_ids]
-            assert "".join(each.text for each in (*told, last)) == TOKENIZER.decode(ids)
-            assert last.finish_reason == "length" and last.stats.completion_tokens == len(ids)
-            await until(lambda: not manager.remembered)
-
-    asyncio.run(scenario())
+    async with device_and_manager(engine=SlowEngine(num_blocks=100)) as (device, manager):
+        told, answer = [], device.answer(Task(PROMPT, GREEDY, stop))
+        async for chunk in answer:
+            told.append(chunk)
+            if sum(len(each.token_ids) for each in told) >= 3:
+                break
+        last = told[-1].cut()
+        await answer.aclose()
+        ids = [id for each in told for id in each.token_ids]
+        assert "".join(each.text for each in (*told, last)) == TOKENIZER.decode(ids)
+        assert last.finish_reason == "length" and last.stats.completion_tokens == len(ids)
+        await until(lambda: not manager.remembered)
 
 
-def test_a_full_server_is_told_at_once():
-    async def scenario():
-        async with device_and_manager(limits=SessionLimits(max_sessions=0)) as (device, _):
-            with pytest.raises(Overloaded):
-                await asyncio.wait_for(read(device), 20)
-
-    asyncio.run(scenario())
+async def test_a_full_server_is_told_at_once():
+    async with device_and_manager(limits=SessionLimits(max_sessions=0)) as (device, _):
+        with pytest.raises(Overloaded):
+            await asyncio.wait_for(read(device), 20)
 
 
 def test_text_counts_the_token_that_completes_a_stop_string():
@@ -209,20 +187,17 @@ def test_what_the_flag_of_the_draft_length_means(length, rule, caplog):
     assert (beyond in caplog.text and f"max-draft in [limits] to {length}" in caplog.text) == (length == 99)
 
 
-def test_what_a_device_asks_of_its_server_and_what_a_single_answer_changes():
-    async def scenario():
-        async with serving() as (manager, address), device_on(address) as device:
-            device._defaults = RequestDefaults(pace=9.0, background=True, device="kitchen")
-            tasks = [
-                Task(PROMPT, GREEDY),
-                Task(PROMPT, GREEDY, pace=3.0),
-                Task(PROMPT, GREEDY, background=False),
-            ]
-            seen = [await opened_by(device, manager, task) for task in tasks]
-            assert seen == [(9.0, True), (3.0, True), (9.0, False)]
-            assert list(manager.devices._devices["local"]) == ["kitchen"]
-
-    asyncio.run(scenario())
+async def test_what_a_device_asks_of_its_server_and_what_a_single_answer_changes():
+    async with serving() as (manager, address), device_on(address) as device:
+        device._defaults = RequestDefaults(pace=9.0, background=True, device="kitchen")
+        tasks = [
+            Task(PROMPT, GREEDY),
+            Task(PROMPT, GREEDY, pace=3.0),
+            Task(PROMPT, GREEDY, background=False),
+        ]
+        seen = [await opened_by(device, manager, task) for task in tasks]
+        assert seen == [(9.0, True), (3.0, True), (9.0, False)]
+        assert list(manager.devices._devices["local"]) == ["kitchen"]
 
 
 async def opened_by(device, manager, task):
@@ -235,30 +210,24 @@ async def opened_by(device, manager, task):
     return session.timing.pace, session.terms.background
 
 
-def test_an_answer_for_which_no_drafter_is_left_is_a_strangers():
-    async def scenario():
-        async with device_and_manager(parallel=1) as (device, _):
-            device._defaults = RequestDefaults(device="kitchen")
-            request = [device._open(Task(PROMPT, GREEDY), drafts).device for drafts in (True, False)]
-            assert request == ["kitchen", ""]
-            async with device._drafter() as first, device._drafter() as second:
-                assert (first.drafts, second.drafts) == (True, False)
-
-    asyncio.run(scenario())
+async def test_an_answer_for_which_no_drafter_is_left_is_a_strangers():
+    async with device_and_manager(parallel=1) as (device, _):
+        device._defaults = RequestDefaults(device="kitchen")
+        request = [device._open(Task(PROMPT, GREEDY), drafts).device for drafts in (True, False)]
+        assert request == ["kitchen", ""]
+        async with device._drafter() as first, device._drafter() as second:
+            assert (first.drafts, second.drafts) == (True, False)
 
 
-def test_a_device_without_a_name_draws_one_for_each_run():
-    async def scenario():
-        async with serving(text=TinyText()) as (_, address):
-            config = GenerateConfig(server=address, drafter="none")
-            devices = [await connect(config), await connect(config)]
-            devices.append(await connect(replace(config, device_name="hall")))
-            names = [device._defaults.device for device in devices]
-            assert len(set(names)) == 3 and all(names) and names[2] == "hall"
-            for device in devices:
-                await device.close()
-
-    asyncio.run(scenario())
+async def test_a_device_without_a_name_draws_one_for_each_run():
+    async with serving(text=TinyText()) as (_, address):
+        config = GenerateConfig(server=address, drafter="none")
+        devices = [await connect(config), await connect(config)]
+        devices.append(await connect(replace(config, device_name="hall")))
+        names = [device._defaults.device for device in devices]
+        assert len(set(names)) == 3 and all(names) and names[2] == "hall"
+        for device in devices:
+            await device.close()
 
 
 @pytest.mark.parametrize(
@@ -286,30 +255,24 @@ def test_the_stop_rule_obeys_limit_and_interrupt():
     assert len(whole_block(FixedLength(8), forever(), 8, lambda: next(looks))) == 2
 
 
-def test_a_foreign_draft_model_drafts_by_text(capsys, plain_logs):
-    async def scenario():
-        async with serving(text=TinyText(small_tokenizer())) as (_, address):
-            config = GenerateConfig(server=address, drafter="llamacpp", draft_model="tiny-draft", threads=1)
-            device = await connect(config)
-            assert device.drafter_name.startswith("llamacpp tiny-draft")
-            await device.close()
-        said = capsys.readouterr().err
-        assert re.search(r"note: the draft model has another vocabulary than 'fake': .* drafts by text", said)
-
-    asyncio.run(scenario())
+async def test_a_foreign_draft_model_drafts_by_text(capsys, plain_logs):
+    async with serving(text=TinyText(small_tokenizer())) as (_, address):
+        config = GenerateConfig(server=address, drafter="llamacpp", draft_model="tiny-draft", threads=1)
+        device = await connect(config)
+        assert device.drafter_name.startswith("llamacpp tiny-draft")
+        await device.close()
+    said = capsys.readouterr().err
+    assert re.search(r"note: the draft model has another vocabulary than 'fake': .* drafts by text", said)
 
 
-def test_what_connect_refuses(tmp_path):
-    async def scenario():
-        with pytest.raises(Unreachable, match="opensled serve"):
-            await connect(GenerateConfig(server="127.0.0.1:1", drafter="none"))
-        with pytest.raises(NotFound, match=r"token file .* does not exist"):
-            await connect(GenerateConfig(token_file=str(tmp_path / "none")))
-
-    asyncio.run(scenario())
+async def test_what_connect_refuses(tmp_path):
+    with pytest.raises(Unreachable, match="opensled serve"):
+        await connect(GenerateConfig(server="127.0.0.1:1", drafter="none"))
+    with pytest.raises(NotFound, match=r"token file .* does not exist"):
+        await connect(GenerateConfig(token_file=str(tmp_path / "none")))
 
 
-def test_the_thread_that_makes_a_drafter_ends():
+async def test_the_thread_that_makes_a_drafter_ends():
     """Else its OpenMP threads stay, and those of the drafter's own thread sleep between two operations."""
 
     class Watched(OracleFactory):
@@ -318,32 +281,24 @@ def test_the_thread_that_makes_a_drafter_ends():
             return super().create()
 
     makers: list[threading.Thread] = []
-
-    async def scenario():
-        async with serving(engine=SlowEngine(num_blocks=100)) as (_, address), device_on(address) as device:
-            device._factory = Watched()
-            assert (await read(device))[-1].stats.rounds > 0
-            assert [maker.is_alive() for maker in makers] == [False]
-
-    asyncio.run(scenario())
+    async with serving(engine=SlowEngine(num_blocks=100)) as (_, address), device_on(address) as device:
+        device._factory = Watched()
+        assert (await read(device))[-1].stats.rounds > 0
+        assert [maker.is_alive() for maker in makers] == [False]
 
 
-def test_a_reader_who_leaves_while_a_drafter_is_made_does_not_cost_its_place():
+async def test_a_reader_who_leaves_while_a_drafter_is_made_does_not_cost_its_place():
     class Slow(OracleFactory):
         def create(self):
             assert may_go_on.wait(60)
             return super().create()
 
     may_go_on = threading.Event()
-
-    async def scenario():
-        async with serving(engine=SlowEngine(num_blocks=100)) as (_, address), device_on(address) as device:
-            device._factory = Slow()
-            leaving = asyncio.ensure_future(read(device))
-            await until(lambda: not device._unused)
-            leaving.cancel()
-            await asyncio.gather(leaving, return_exceptions=True)
-            may_go_on.set()
-            assert (await read(device))[-1].stats.rounds > 0
-
-    asyncio.run(scenario())
+    async with serving(engine=SlowEngine(num_blocks=100)) as (_, address), device_on(address) as device:
+        device._factory = Slow()
+        leaving = asyncio.ensure_future(read(device))
+        await until(lambda: not device._unused)
+        leaving.cancel()
+        await asyncio.gather(leaving, return_exceptions=True)
+        may_go_on.set()
+        assert (await read(device))[-1].stats.rounds > 0

@@ -157,6 +157,15 @@ def test_a_module_is_here_only_if_its_file_is(monkeypatch, tmp_path):
     assert "plugged" not in sys.modules
 
 
+def test_no_project_stands_for_a_package_of_ours(monkeypatch, tmp_path):
+    (tmp_path / "home").mkdir()
+    monkeypatch.setattr(sys, "path", ["", str(tmp_path), str(ROOT), str(tmp_path / "none")])
+    monkeypatch.chdir(tmp_path)
+    distribution.find_own_first()
+    assert sys.path == [str(ROOT), str(tmp_path / "none"), "", str(tmp_path)]
+    assert {"opensled", "lab", *distribution._OWN} == set(EVERYTHING)
+
+
 def test_the_whole_package_holds_all_but_the_laboratory():
     assert HOLDS["opensled"] >= set(EVERYTHING) - {"lab"} and "lab" not in HOLDS["opensled"]
     models = {name for name in HOLDS["opensled"] if name.startswith("models/")}

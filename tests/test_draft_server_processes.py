@@ -22,6 +22,7 @@ from opensled.core.answer import Chunk, Task
 from opensled.core.messages import ChatMessage, SamplingParams
 from opensled.core.noise import noise_key
 from opensled.core.sampling import Sampler
+from opensled.drafting.status import DraftStatus
 from opensled.models.store import model_path
 from tests.draft_stubs import HANDLERS, OllamaHandler, stub_of
 from tests.tiny_drafts import tiny_info, tiny_tokenizer
@@ -86,11 +87,16 @@ def known_slow(device: Device) -> bool:
 
 @pytest.mark.parametrize("drafter", ["server", "auto"])
 def test_one_that_only_writes_slowly_is_rested(address, expected, drafter):
+    told: list[DraftStatus] = []
     with stub_of(OllamaHandler, pause=NPU_S) as stub:
-        found, device = answers(address, stub.url, 3, drafter, known_slow)
-    assert {tokens for tokens, _ in found} == {expected} and not device.status.drafting
-    assert [chunk.stats.drafted for _, chunk in found[-3:]] == [0] * 3
-    words = device.status.words
+        found, _ = answers(
+            address, stub.url, 3, drafter, lambda device: told.append(device.status) or known_slow(device)
+        )
+    assert {tokens for tokens, _ in found} == {expected} and not told[-1].drafting
+    assert (
+        sum(chunk.stats.drafted > 0 for _, chunk in found[-3:]) <= 1
+    )  # it is asked again within eight answers
+    words = told[-1].words
     assert re.search(r"and the server writes \d+: drafts would give 0\.\d+x", words), words
     assert re.search(r"the draft server 127\.0\.0\.1:\d+ writes [23]\.\d tokens/s", words), words
 

@@ -77,6 +77,7 @@ def stub(kind):
     [
         ("http://mac:11434", "mac:11434", ""), ("http://mac:1234/v1/", "mac:1234", ""),
         ("http://mac/llama", "mac:80", "/llama"), ("http://[::1]:8080", "[::1]:8080", ""),
+        ("http://mac:80/#/", "mac:80", ""), ("http://mac/x/#/chat/1", "mac:80", "/x"),
         ("HTTP://Mac:1/x/v1", "mac:1", "/x"), ("http://mac:8000/v3/chat/completions", "mac:8000", "/v3"),
     ],
 )  # fmt: skip
@@ -175,11 +176,11 @@ def test_a_server_without_a_model(kind):
 
 def test_what_is_no_draft_server():
     page = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>"
-    absent = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
-    for answer in (page, absent):
+    absent = b"HTTP/1.1 404 Not Found\r\nContent-Length: 31\r\n\r\n<p><Title>Not\n here</Title></p>"
+    for answer, said in ((page, "its answer is no JSON"), (absent, "status 404: Not here")):
         with (
             lying(lambda liar, answer=answer: (answer,)) as liar,
-            pytest.raises(UsageError, match=r"neither /props .* /api/version .* nor /v1/models"),
+            pytest.raises(UsageError, match=rf"neither /props .* /api/version .* nor /v1/models.*{said}$"),
         ):
             ServerFactory("", 0, DrafterOptions(draft_url=liar.url)).fit(tiny_info(), tiny_tokenizer())
 

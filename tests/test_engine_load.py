@@ -144,7 +144,7 @@ def test_no_progress_bar_of_a_library_tears_the_terminal(folder, monkeypatch) ->
 
 
 def test_a_folder_without_safetensors_is_refused(tmp_path, folder) -> None:
-    with pytest.raises(NotFound, match=r"config\.json"):
+    with pytest.raises(UnsupportedModel, match="is empty"):
         load(str(tmp_path))
     (tmp_path / "config.json").write_text((folder("llama") / "config.json").read_text())
     (tmp_path / "pytorch_model.bin").write_bytes(b"pickle")

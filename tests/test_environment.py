@@ -221,7 +221,7 @@ BEHIND = (
     "Fortinet SSL VPN Virtual Ethernet Adapter", "Juniper Networks Virtual Adapter", "LogMeIn Hamachi Virtual Adapter",
     "Check Point Virtual Network Adapter For Endpoint VPN Client", "Mullvad Tunnel", "ham0", "Radmin VPN",
     "cni0", "vboxnet0", "lxcbr0", "podman1", "hassio", "vEthernet (WSL)", "bridge100", "incusbr0", "rmnet_data0",
-    "v4-rmnet_data0", "ccmni1", "waydroid0", "col0", "l4tbr0",
+    "v4-rmnet_data0", "ccmni1", "waydroid0", "col0", "l4tbr0", "surfshark_wg", "vxlan.calico", "fwbr1i0", "pvpnksint0",
 )  # fmt: skip
 NETWORKS = (
     "enx00e04c680001", "wlp3s0", "br-lan", "br0", "en0", "vmbr0", "bond0", "Ethernet 2", "WLAN",
@@ -258,10 +258,11 @@ def test_the_address_of_the_network_comes_before_those_of_bridges_and_tunnels(mo
         ([("eth0", "169.254.17.3"), ("wlan0", ROUTER)], [ROUTER]), ([("x0", "100.64.0.9")], ["100.64.0.9"]),
         ([("eth0", "10.0.0.7"), ("wlan0", ROUTER)], ["10.0.0.7", ROUTER]), ([], ["127.0.0.1"]),
         ([("corp", "10.9.0.2"), ("nic", ROUTER)], [ROUTER]), ([("corp", "10.9.0.2"), ("br7", ROUTER)], [ROUTER]),
+        ([("nic", ROUTER), ("ap0", "10.42.0.1"), ("tun0", "10.9.0.2")], [ROUTER, "10.42.0.1"]),
     ],
 )  # fmt: skip
 def test_addresses_rank_by_what_is_behind_their_adapters(monkeypatch, tmp_path, adapters, first):
-    for folder in ("nic/device", "br7/lower_nic/device", "corp"):
+    for folder in ("nic/device", "ap0/device", "br7/lower_nic/device", "corp"):
         (tmp_path / folder).mkdir(parents=True)
     monkeypatch.setattr("opensled.net.own_addresses.NETS", tmp_path)
     found = [adapter("lo", "127.0.0.1"), *(adapter(name, ip) for name, ip in adapters)]

@@ -11,6 +11,7 @@ from tokenizers import AddedToken, Tokenizer
 
 from opensled.core.messages import Guide
 from opensled.text.answer_text import AnswerText
+from opensled.text.call_forms import TAGGED
 from opensled.text.thinking import reader_of, thought_tags
 from opensled.text.tokenizer import TargetTokenizer
 from tests.guiding import LIGHT, TINY, WAIT
@@ -61,6 +62,7 @@ FAMILIES = {
     "stopped": ("'<|start_of_reasoning|>' '<|stop_of_reasoning|>'", ""),
     "ended": 2 * ("<|think_start|> <|think_end|>",),
     "kimi vl": (".", "◁think▷ ◁/think▷"),
+    "medgemma": (".", "<unused94> <unused95>"),
     "no template": (".", "<think> </think>"),
     "no marks": (".", ""),
 }
@@ -103,6 +105,8 @@ CASES = [
     ("apriel", "Here are my reasoning steps:", "a\n[BEGIN FINAL RESPONSE]\nYes.\n[END FINAL RESPONSE]", "a", "Yes."),
     ("apriel", "<|x|>", "Here are my reasoning steps:\nHm.\n[BEGIN FINAL RESPONSE]\nYes.", "Hm.", "Yes."),
     ("olmo", "assistant\n<think>", "Hm.</think>Yes.", "Hm.", "Yes."),
+    ("olmo", "<think>", f"Hm.\n{CALL}", "Hm.", CALL),
+    ("olmo", "<think>", f"Hm.\n{CALL}\n</think>Yes.", f"Hm.\n{CALL}", "Yes."),
     ("longcat", "ASSISTANT:<longcat_think>\n", "Hm.\n</longcat_think>\nYes.", "Hm.", "Yes."),
     ("minimax", "ai\n", "<mm:think>Hm.</mm:think>Yes.", "Hm.", "Yes."),
     ("magistral", "[/INST]", "[THINK]Hm.[/THINK]Yes.", "Hm.", "Yes."),
@@ -119,6 +123,8 @@ CASES = [
     ("kimi vl", "x", "◁think▷Hm.◁/think▷Yes.", "Hm.", "Yes."),
     ("no marks", "x", "<Thinking>\nHm.\n</Thinking>\n\nYes.", "Hm.", "Yes."),
     ("no marks", "<reasoning>\n", "Hm.\n</reasoning>\nYes.", "Hm.", "Yes."),
+    ("medgemma", "model\n", "<unused94>thought\nHm.\n<unused95>Yes.", "Hm.", "Yes."),
+    ("no marks", "x", "<start_working_out>a<end_working_out>\n<SOLUTION>b</SOLUTION>", "a", "b"),
     ("no marks", "x", "<Thoughtless> [words] <|x|>", "", "<Thoughtless> [words] <|x|>"),
     ("no template", "assistant\n", "<think>\nHm.\n</think>\n\nYes.", "Hm.", "Yes."),
     ("no marks", "assistant\n", "<think>\nHm.\n</think>\n\nYes.", "Hm.", "Yes."),
@@ -138,7 +144,7 @@ def read(case, ids, special=True, size=500, stop=()) -> tuple[str, str]:
     known, (template, marks) = tokenizer(case[0], special), FAMILIES[case[0]]
     ends = [known.encode_rendered(end)[0] for end in ("<turn|>", "<|assistant_end|>") if end in marks]
     shown, prompt = AnswerText(known, stop, ends), known.encode_rendered(f"hello {case[1]}")
-    shown.think(reader_of(thought_tags(template), known, prompt, ("light", "wait")))
+    shown.think(reader_of(thought_tags(template), known, prompt, AUTO, TAGGED))
     told = [shown.commit(ids[at : at + size]) for at in range(0, len(ids), size) if not shown.stopped_by]
     thoughts, text = shown.end()
     return "".join(one.thoughts for one in told) + thoughts, "".join(one.text for one in told) + text

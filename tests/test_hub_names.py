@@ -225,6 +225,7 @@ https://huggingface.co/org = is not the page of a model
 https://huggingface.co/datasets/org/x = is not the page of a model
 https://modelscope.cn/models/org/x = is not on Hugging Face
 registry.ollama.ai/library/qwen3:8b = is not on Hugging Face
+docker model run ai/smollm2 = is not on Hugging Face
 s3://b/x.gguf = is not on Hugging Face
 """
 

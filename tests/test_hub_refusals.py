@@ -65,17 +65,13 @@ def test_a_name_that_the_hub_does_not_have(hub, capsys):
 @pytest.mark.parametrize(
     ("variable", "value", "code", "said"),
     [
-        (
-            "HF_ENDPOINT",
-            "http://127.0.0.1:9",
-            5,
-            "no hub at http://127.0.0.1:9: Connection refused; connect to",
-        ),
+        ("HF_ENDPOINT", "http://127.0.0.1:9", 5, "no hub at http://127.0.0.1:9: Connection refused; connect to"),
+        ("HF_ENDPOINT", "'127.0.0.1:9/'", 5, "no hub at https://127.0.0.1:9: Connection refused"),
         ("HF_ENDPOINT", "file:///etc", 2, "is not the address of a hub"),
         ("HF_HUB_OFFLINE", "1", 5, "HF_HUB_OFFLINE is set"),
         ("HF_TOKEN", "two\nlines", 2, "HF_TOKEN holds characters"),
     ],
-)
+)  # fmt: skip
 def test_no_hub(variable, value, code, said, hub, capsys, monkeypatch):
     monkeypatch.setenv(variable, value)
     assert pull(NAME) == code

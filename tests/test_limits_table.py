@@ -17,7 +17,7 @@ from verify_server.options.limits_config import LimitsConfig
 from verify_server.options.serve_config import ServeConfig
 
 SERVE = ("serve", "--engine", "tests.fake_target:load", "--model", "fake", "--listen", "127.0.0.1:0")
-FILE = "[serve]\ndrafter = 'none'\n\n[limits]\ntenant-prompt = 3\ntenant_sessions = 8\nmax-draft = 5\n"
+FILE = "[serve]\nserver-drafter = 'none'\n\n[limits]\ntenant-prompt = 3\ntenant_sessions = 8\nmax-draft = 5\n"
 
 
 @pytest.fixture(scope="module")

@@ -56,15 +56,12 @@ async def refused(manager, engine, address, error, **options):
     assert engine.computed == 0 and not manager.remembered and not manager.loop.machine.sessions
 
 
-def test_the_right_certificate_and_token_pass(ca):
-    async def scenario():
-        async with guarded() as (_, _, address):
-            who = {"tls_ca": ca, "identity": issued(common_name="kitchen"), "token": "secret-1"}
-            async with linked(address, tls=True, **who) as link:
-                assert (await link.describe()).model_id == "fake"
-                assert (await finish(link))[1] == continuation(PROMPT, 20)
-
-    asyncio.run(scenario())
+async def test_the_right_certificate_and_token_pass(ca):
+    async with guarded() as (_, _, address):
+        who = {"tls_ca": ca, "identity": issued(common_name="kitchen"), "token": "secret-1"}
+        async with linked(address, tls=True, **who) as link:
+            assert (await link.describe()).model_id == "fake"
+            assert (await finish(link))[1] == continuation(PROMPT, 20)
 
 
 @pytest.mark.parametrize(
@@ -73,43 +70,29 @@ def test_the_right_certificate_and_token_pass(ca):
     ids=["none", "expired", "foreign"],
 )
 @pytest.mark.parametrize("tenants", [TOKENS, BY_CERTIFICATE], ids=["tokens", "certificates"])
-def test_any_other_certificate_is_refused(ca, identity, tenants):
-    async def scenario():
-        async with guarded(tenants) as (manager, engine, address):
-            await refused(
-                manager, engine, address, Unreachable, tls_ca=ca, identity=identity, token="secret-1"
-            )
-
-    asyncio.run(scenario())
+async def test_any_other_certificate_is_refused(ca, identity, tenants):
+    async with guarded(tenants) as (manager, engine, address):
+        await refused(manager, engine, address, Unreachable, tls_ca=ca, identity=identity, token="secret-1")
 
 
-def test_a_servers_certificate_admits_no_client(ca):
+async def test_a_servers_certificate_admits_no_client(ca):
     """Extended key usage counts: whoever steals a server's key is no client with it."""
     authority = Authority("one for both")
     ca.write_bytes(authority.pem)
-
-    async def scenario():
-        own = Identity(*authority.server(HERE))
-        engine = FakeEngine(num_blocks=100)
-        async with serving(BY_CERTIFICATE, tls=Tls(own, authority.pem), engine=engine) as (manager, address):
-            await refused(manager, engine, address, Unreachable, tls_ca=ca, identity=own)
-            async with linked(
-                address, tls=True, tls_ca=ca, identity=Identity(*authority.client("hall"))
-            ) as link:
-                await first_reply(link, Open(PROMPT, GREEDY))
-                assert [session.tenant for session in manager.remembered] == ["hall"]
-
-    asyncio.run(scenario())
+    own = Identity(*authority.server(HERE))
+    engine = FakeEngine(num_blocks=100)
+    async with serving(BY_CERTIFICATE, tls=Tls(own, authority.pem), engine=engine) as (manager, address):
+        await refused(manager, engine, address, Unreachable, tls_ca=ca, identity=own)
+        async with linked(address, tls=True, tls_ca=ca, identity=Identity(*authority.client("hall"))) as link:
+            await first_reply(link, Open(PROMPT, GREEDY))
+            assert [session.tenant for session in manager.remembered] == ["hall"]
 
 
 @pytest.mark.parametrize("token", ["", "wrong", "secret-1x", "secret"])
-def test_the_right_certificate_needs_a_token_too(ca, token):
-    async def scenario():
-        async with guarded() as (manager, engine, address):
-            who = {"tls_ca": ca, "identity": issued(common_name="kitchen"), "token": token}
-            await refused(manager, engine, address, Unauthorized, **who)
-
-    asyncio.run(scenario())
+async def test_the_right_certificate_needs_a_token_too(ca, token):
+    async with guarded() as (manager, engine, address):
+        who = {"tls_ca": ca, "identity": issued(common_name="kitchen"), "token": token}
+        await refused(manager, engine, address, Unauthorized, **who)
 
 
 @pytest.mark.parametrize(
@@ -121,29 +104,21 @@ def test_the_right_certificate_needs_a_token_too(ca, token):
     ],
     ids=["wrong host", "expired", "foreign"],
 )
-def test_a_device_talks_to_no_other_server(ca, own, cause):
-    async def scenario():
-        async with guarded(own=own) as (manager, engine, address):
-            who = {"tls_ca": ca, "identity": issued(common_name="kitchen"), "token": "secret-1"}
-            await refused(manager, engine, address, Unreachable, **who)
-            async with linked(address, tls=True, **who) as link:
-                with pytest.raises(Unreachable, match=cause):
-                    await link.describe()
-
-    asyncio.run(scenario())
+async def test_a_device_talks_to_no_other_server(ca, own, cause):
+    async with guarded(own=own) as (manager, engine, address):
+        who = {"tls_ca": ca, "identity": issued(common_name="kitchen"), "token": "secret-1"}
+        await refused(manager, engine, address, Unreachable, **who)
+        async with linked(address, tls=True, **who) as link:
+            with pytest.raises(Unreachable, match=cause):
+                await link.describe()
 
 
-def test_without_tokens_the_common_name_is_the_tenant(ca):
-    async def scenario():
-        async with guarded(BY_CERTIFICATE) as (manager, engine, address):
-            await refused(
-                manager, engine, address, Unauthorized, tls_ca=ca, identity=issued()
-            )  # names nobody
-            async with linked(address, tls=True, tls_ca=ca, identity=issued(common_name="kübel")) as link:
-                await first_reply(link, Open(PROMPT, GREEDY))
-                assert [session.tenant for session in manager.remembered] == ["kübel"]
-
-    asyncio.run(scenario())
+async def test_without_tokens_the_common_name_is_the_tenant(ca):
+    async with guarded(BY_CERTIFICATE) as (manager, engine, address):
+        await refused(manager, engine, address, Unauthorized, tls_ca=ca, identity=issued())  # names nobody
+        async with linked(address, tls=True, tls_ca=ca, identity=issued(common_name="kübel")) as link:
+            await first_reply(link, Open(PROMPT, GREEDY))
+            assert [session.tenant for session in manager.remembered] == ["kübel"]
 
 
 def named(authority, *names):
@@ -163,21 +138,17 @@ def named(authority, *names):
     "names",
     [("kitchen", "hall"), ("kitchen\0.evil",), ("\0kitchen",), ("kitchen\n",), ("kitchen", "kitchen")],
 )
-def test_a_certificate_that_could_name_two_tenants_is_refused(ca, names):
+async def test_a_certificate_that_could_name_two_tenants_is_refused(ca, names):
     """gRPC tells of each of these only "kitchen", or nothing."""
     authority = Authority("names")
     ca.write_bytes(authority.pem)
-
-    async def scenario():
-        engine, tls = FakeEngine(num_blocks=100), Tls(Identity(*authority.server(HERE)), authority.pem)
-        async with serving(BY_CERTIFICATE, tls=tls, engine=engine) as (manager, address):
-            who = {"tls_ca": ca, "identity": named(authority, *names)}
-            await refused(manager, engine, address, Unauthorized, **who)
-            async with linked(address, tls=True, tls_ca=ca, identity=named(authority, "kitchen")) as link:
-                await first_reply(link, Open(PROMPT, GREEDY))
-                assert [session.tenant for session in manager.remembered] == ["kitchen"]
-
-    asyncio.run(scenario())
+    engine, tls = FakeEngine(num_blocks=100), Tls(Identity(*authority.server(HERE)), authority.pem)
+    async with serving(BY_CERTIFICATE, tls=tls, engine=engine) as (manager, address):
+        who = {"tls_ca": ca, "identity": named(authority, *names)}
+        await refused(manager, engine, address, Unauthorized, **who)
+        async with linked(address, tls=True, tls_ca=ca, identity=named(authority, "kitchen")) as link:
+            await first_reply(link, Open(PROMPT, GREEDY))
+            assert [session.tenant for session in manager.remembered] == ["kitchen"]
 
 
 @pytest.mark.parametrize("names", [(), (b"",), (b"a", b"b"), (b"\xff",), (b"a\0b",)])
@@ -200,16 +171,13 @@ async def _refuses_reflection(channel):
     return await call.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_who_is_not_known_learns_the_health_and_nothing_else():
-    async def scenario():
-        for tenants, open_to_all in ((Tenants(), True), (TOKENS, False)):
-            async with serving(tenants) as (_, address), grpc.aio.insecure_channel(address) as channel:
-                health = health_pb2_grpc.HealthStub(channel)
-                reply = await health.Check(health_pb2.HealthCheckRequest())
-                assert reply.status == health_pb2.HealthCheckResponse.SERVING
-                assert await (_reflects if open_to_all else _refuses_reflection)(channel)
-
-    asyncio.run(scenario())
+async def test_who_is_not_known_learns_the_health_and_nothing_else():
+    for tenants, open_to_all in ((Tenants(), True), (TOKENS, False)):
+        async with serving(tenants) as (_, address), grpc.aio.insecure_channel(address) as channel:
+            health = health_pb2_grpc.HealthStub(channel)
+            reply = await health.Check(health_pb2.HealthCheckRequest())
+            assert reply.status == health_pb2.HealthCheckResponse.SERVING
+            assert await (_reflects if open_to_all else _refuses_reflection)(channel)
 
 
 # -- flags ------------------------------------------------------------------------------------------------

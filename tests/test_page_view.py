@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
@@ -47,77 +46,62 @@ def shown(view):
     return json.loads(json.dumps(view.watcher()(), allow_nan=False))
 
 
-def test_before_the_first_answer_nothing_is_claimed():
-    async def scenario():
-        async with page_of() as (device, view, _):
-            look = shown(view)
-            assert look["kind"] == "device" and look["name"] == "<b>kitchen</b>" and look["model"] == "fake"
-            assert look["server"] == {
-                "address": "hub.example:7411", "away": False, "refusal": "", "tls": True, "opening_s": None,
-                "reopened": 0,
-            }  # fmt: skip
-            assert look["offline"] == "provisional" and look["drafter"] == "oracle" and not look["images"]
-            assert look["drafters"] == {"busy": 0, "all": 1} and look["context"] == 400
-            assert look["draft"]["gain"] is look["draft"]["drafted_rate"] is None
-            assert look["counts"]["answers"] == look["counts"]["drafts"] == look["counts"]["tokens"] == 0
-            assert look["board"] == {
-                "temperature_c": 81.5, "throttled": True, "reasons": ["thermal"], "power_w": None,
-                "battery_percent": None, "discharging": False,
-            }  # fmt: skip
-            assert {"drafting", "words", "length"} <= set(look["draft"]) and look["draft"]["words"]
-            device.watch.away = True
-            assert shown(view)["server"]["away"]
-            assert (
-                look["possible"] == ["accepted", "recovered", "bonus", "server"]
-                and len(look["examples"]) == 3
-            )
-            device.drafter_name = "none"
-            assert shown(view)["possible"] == ["server"]
-
-    asyncio.run(scenario())
+async def test_before_the_first_answer_nothing_is_claimed():
+    async with page_of() as (device, view, _):
+        look = shown(view)
+        assert look["kind"] == "device" and look["name"] == "<b>kitchen</b>" and look["model"] == "fake"
+        assert look["server"] == {
+            "address": "hub.example:7411", "away": False, "refusal": "", "tls": True, "opening_s": None,
+            "reopened": 0,
+        }  # fmt: skip
+        assert look["offline"] == "provisional" and look["drafter"] == "oracle" and not look["images"]
+        assert look["drafters"] == {"busy": 0, "all": 1} and look["context"] == 400
+        assert look["draft"]["gain"] is look["draft"]["drafted_rate"] is None
+        assert look["counts"]["answers"] == look["counts"]["drafts"] == look["counts"]["tokens"] == 0
+        assert look["board"] == {
+            "temperature_c": 81.5, "throttled": True, "reasons": ["thermal"], "power_w": None,
+            "battery_percent": None, "discharging": False,
+        }  # fmt: skip
+        assert {"drafting", "words", "length"} <= set(look["draft"]) and look["draft"]["words"]
+        device.watch.away = True
+        assert shown(view)["server"]["away"]
+        assert look["possible"] == ["accepted", "recovered", "bonus", "server"] and len(look["examples"]) == 3
+        device.drafter_name = "none"
+        assert shown(view)["possible"] == ["server"]
 
 
 @pytest.mark.parametrize(
     ("changes", "encrypted"), [({}, False), ({"tls_ca": "ca.pem"}, True), ({"client_cert": "a.pem"}, True)]
 )
-def test_whether_the_link_is_encrypted(changes, encrypted):
-    async def scenario():
-        async with page_of(EdgeConfig(**changes)) as (_, view, _):
-            assert shown(view)["server"]["tls"] is encrypted
-
-    asyncio.run(scenario())
+async def test_whether_the_link_is_encrypted(changes, encrypted):
+    async with page_of(EdgeConfig(**changes)) as (_, view, _):
+        assert shown(view)["server"]["tls"] is encrypted
 
 
-def test_what_drafts_gain_is_measured():
-    async def scenario():
-        async with page_of() as (device, view, _):
-            await read(device, Task(PROMPT, LONG))
-            look = shown(view)
-            assert look["counts"]["answers"] == 1 and look["counts"]["tokens"] == 60
-            counts = look["counts"]
-            assert counts["drafts"] and counts["drafted"] >= counts["accepted"] == sum(
-                counts["accepted_per_position"]
-            )
-            assert look["draft"]["drafted_rate"] > 0 and look["draft"]["plain_rate"] is None
-            assert look["server"]["opening_s"] > 0
-            await read(device, Task(PROMPT, LONG, drafts=False))
-            draft = shown(view)["draft"]
-            assert draft["gain"] is None and draft["gain_words"].startswith("not enough yet: 59 of 200")
-            for drafts in (True, False) * 3:
-                await read(device, Task(PROMPT, LONG, drafts=drafts))
-            draft = shown(view)["draft"]
-            assert draft["gain"] == pytest.approx(draft["drafted_rate"] / draft["plain_rate"])
-
-    asyncio.run(scenario())
+async def test_what_drafts_gain_is_measured():
+    async with page_of() as (device, view, _):
+        await read(device, Task(PROMPT, LONG))
+        look = shown(view)
+        assert look["counts"]["answers"] == 1 and look["counts"]["tokens"] == 60
+        counts = look["counts"]
+        assert counts["drafts"] and counts["drafted"] >= counts["accepted"] == sum(
+            counts["accepted_per_position"]
+        )
+        assert look["draft"]["drafted_rate"] > 0 and look["draft"]["plain_rate"] is None
+        assert look["server"]["opening_s"] > 0
+        await read(device, Task(PROMPT, LONG, drafts=False))
+        draft = shown(view)["draft"]
+        assert draft["gain"] is None and draft["gain_words"].startswith("not enough yet: 59 of 200")
+        for drafts in (True, False) * 3:
+            await read(device, Task(PROMPT, LONG, drafts=drafts))
+        draft = shown(view)["draft"]
+        assert draft["gain"] == pytest.approx(draft["drafted_rate"] / draft["plain_rate"])
 
 
-def test_a_drafter_at_work_is_counted():
-    async def scenario():
-        async with page_of() as (device, view, _), aclosing(device.answer(Task(PROMPT, LONG))) as chunks:
-            await anext(chunks)
-            assert shown(view)["drafters"] == {"busy": 1, "all": 1}
-
-    asyncio.run(scenario())
+async def test_a_drafter_at_work_is_counted():
+    async with page_of() as (device, view, _), aclosing(device.answer(Task(PROMPT, LONG))) as chunks:
+        await anext(chunks)
+        assert shown(view)["drafters"] == {"busy": 1, "all": 1}
 
 
 def test_rates_stand_on_what_is_known():
@@ -158,51 +142,42 @@ def test_rates_stand_on_what_is_known():
     assert rates() == (0, 0)
 
 
-def test_a_device_has_no_switch_for_others():
-    async def scenario():
-        async with page_of() as (_, view, _):
-            with pytest.raises(Unsupported, match="with each question"):
-                view.switch("", "bath", False)
-
-    asyncio.run(scenario())
+async def test_a_device_has_no_switch_for_others():
+    async with page_of() as (_, view, _):
+        with pytest.raises(Unsupported, match="with each question"):
+            view.switch("", "bath", False)
 
 
 # -- without drafts -----------------------------------------------------------------------------------------------
 
 
-def test_an_answer_without_drafts_is_the_same_text():
-    async def scenario():
-        async with page_of(engine=FakeEngine(num_blocks=200)) as (device, view, manager):
-            plain = await read(device, Task(PROMPT, GREEDY, drafts=False))
-            assert [id for chunk in plain for id in chunk.token_ids] == continuation(PROMPT, 20)
-            assert {origin for chunk in plain for origin in chunk.origins} == {"server"}
-            stats = plain[-1].stats
-            assert stats.drafted == stats.rounds == 0 and stats.server_decoded == 20
-            assert manager.loop.machine.stats.drafts.drafts == 0 and shown(view)["drafters"]["busy"] == 0
-
-    asyncio.run(scenario())
+async def test_an_answer_without_drafts_is_the_same_text():
+    async with page_of(engine=FakeEngine(num_blocks=200)) as (device, view, manager):
+        plain = await read(device, Task(PROMPT, GREEDY, drafts=False))
+        assert [id for chunk in plain for id in chunk.token_ids] == continuation(PROMPT, 20)
+        assert {origin for chunk in plain for origin in chunk.origins} == {"server"}
+        stats = plain[-1].stats
+        assert stats.drafted == stats.rounds == 0 and stats.server_decoded == 20
+        assert manager.loop.machine.stats.drafts.drafts == 0 and shown(view)["drafters"]["busy"] == 0
 
 
-def test_the_field_of_a_request():
-    async def scenario():
-        async with page_of() as (device, view, _):
-            transport = httpx.ASGITransport(build_app(device, view=view))
-            async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
-                body = {"messages": HELLO, "temperature": 0, "max_tokens": 30}
-                texts, drafted = [], []
-                for drafts in (True, False):
-                    asked = {**body, "opensled": {"drafts": drafts}}
-                    whole = (await client.post("/v1/chat/completions", json=asked)).json()
-                    news = told(await client.post(CHAT, json=asked))
-                    pieces = [piece for event in news for piece in event["pieces"]]
-                    texts += [whole["choices"][0]["message"]["content"], "".join(text for text, _ in pieces)]
-                    usages = whole["usage"]["opensled"], news[-1]["usage"]["opensled"]
-                    drafted += [usage["drafted"] > 0 for usage in usages]
-                    assert ("server" in {origin for _, origin in pieces}) or drafts
-                    assert drafts or {origin for _, origin in pieces} == {"server"}
-                assert len(set(texts)) == 1 and texts[0] and drafted == [True, True, False, False]
-
-    asyncio.run(scenario())
+async def test_the_field_of_a_request():
+    async with page_of() as (device, view, _):
+        transport = httpx.ASGITransport(build_app(device, view=view))
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            body = {"messages": HELLO, "temperature": 0, "max_tokens": 30}
+            texts, drafted = [], []
+            for drafts in (True, False):
+                asked = {**body, "opensled": {"drafts": drafts}}
+                whole = (await client.post("/v1/chat/completions", json=asked)).json()
+                news = told(await client.post(CHAT, json=asked))
+                pieces = [piece for event in news for piece in event["pieces"]]
+                texts += [whole["choices"][0]["message"]["content"], "".join(text for text, _ in pieces)]
+                usages = whole["usage"]["opensled"], news[-1]["usage"]["opensled"]
+                drafted += [usage["drafted"] > 0 for usage in usages]
+                assert ("server" in {origin for _, origin in pieces}) or drafts
+                assert drafts or {origin for _, origin in pieces} == {"server"}
+            assert len(set(texts)) == 1 and texts[0] and drafted == [True, True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -224,22 +199,18 @@ def test_whoever_does_not_ask_gets_drafts(path, body):
         assert call(backend, path, {**body, "opensled": {"drafts": 2}}).status_code == 400
 
 
-def test_the_draft_model_alone_needs_its_drafter():
+async def test_the_draft_model_alone_needs_its_drafter():
     """Whoever asks for the draft model itself is not sent to an empty one by a field about drafts."""
+    async with page_of() as (device, _, _):
+        asked = []
 
-    async def scenario():
-        async with page_of() as (device, _, _):
-            asked = []
+        async def begin(session, task):
+            asked.append((task.alone, device.drafters_busy))
+            raise RuntimeError("far enough")
 
-            async def begin(session, task):
-                asked.append((task.alone, device.drafters_busy))
-                raise RuntimeError("far enough")
-
-            device._begin = begin
-            for alone in (True, False):
-                with pytest.raises(RuntimeError, match="far enough"):
-                    await read(device, Task(PROMPT, GREEDY, alone=alone, drafts=False))
-            assert asked == [(True, 1), (False, 0)]
-            await until(lambda: device.drafters_busy == 0)
-
-    asyncio.run(scenario())
+        device._begin = begin
+        for alone in (True, False):
+            with pytest.raises(RuntimeError, match="far enough"):
+                await read(device, Task(PROMPT, GREEDY, alone=alone, drafts=False))
+        assert asked == [(True, 1), (False, 0)]
+        await until(lambda: device.drafters_busy == 0)

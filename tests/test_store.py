@@ -61,8 +61,8 @@ def test_missing_models_are_named_with_a_next_step(wheel: Path, name: str, must_
 
 
 def test_several_files_are_no_choice(wheel: Path) -> None:
-    (wheel / "tiny-draft/draft-q4_0.gguf").write_bytes(b"GGUF")
-    with pytest.raises(NotFound, match=r"several \*.gguf.*draft-q4_0.gguf, draft-q8_0.gguf"):
+    (wheel / "tiny-draft/other-q4_0.gguf").write_bytes(b"GGUF")
+    with pytest.raises(NotFound, match=r"several \*.gguf.*draft-q8_0.gguf, other-q4_0.gguf"):
         store.model_file("tiny-draft", "*.gguf")
 
 

@@ -173,6 +173,8 @@ GRAMMARS = [
     (BARE, MUST, PLAIN, f"<think>a</think>{ON}", True),
     (BARE, MUST, PLAIN, "<think>a</think>Hello", False),
     (TAGGED, AUTO, OPENED, f"no {TAGGED_ON} yet <tool_call></think>\n\n{TAGGED_ON}", True),
+    (TAGGED, AUTO, OPENED, f"no {TAGGED_ON}", True),
+    (TAGGED, AUTO, PLAIN, f"<think>{TAGGED_ON}", True),
     (TAGGED, AUTO, OPENED, "a</think>b <tool_call>c", False),
     (TAGGED, AUTO, PLAIN, f"<think><tool_call> no</think>Well. {TAGGED_ON}", True),
     (TAGGED, AUTO, PLAIN, "<think>a</think>b <tool_call>c", False),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from edge_client.drafters.tables_command import read_tokenizer
 from edge_client.link.tokenizer_cache import load
@@ -233,6 +233,17 @@ def test_refuses_a_vocabulary_that_is_not_the_announced_one():
 def test_refuses_what_is_no_tokenizer():
     with pytest.raises(ProtocolError, match="cannot be read"):
         TargetTokenizer(b"{}")
+
+
+@pytest.mark.parametrize("encode", [TargetTokenizer.encode, TargetTokenizer.encode_rendered])
+def test_a_pattern_that_never_ends_is_an_error_of_its_text(encode):
+    """tokenizers panics there, which is no Exception."""
+    endless = Tokenizer(models.WordLevel({"a": 0}, "a"))
+    endless.pre_tokenizer = pre_tokenizers.Split(Regex("^(a+)+$"), "isolated")
+    tokenizer = TargetTokenizer(endless.to_str().encode())
+    assert encode(tokenizer, "a") == (0,)
+    with pytest.raises(ProtocolError, match="breaks down at this text: .*retry-limit"):
+        encode(tokenizer, "a" * 40 + "b")
 
 
 def test_a_byte_level_tokenizer_trained_elsewhere_streams_too():

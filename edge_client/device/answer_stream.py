@@ -48,8 +48,7 @@ class AnswerStream:
         marks = call_marks(task.guide, info.calls)
         self._text = AnswerText(tokenizer, task.stop, info.eos_ids, marks)
         if is_chat(task.prompt):
-            tools = task.guide.callable if task.guide else ()
-            self._text.think(reader_of(info.thoughts, tokenizer, self._truth.tokens, tools))
+            self._text.think(reader_of(info.thoughts, tokenizer, self._truth.tokens, task.guide, info.calls))
         self._prompt: tuple[PromptToken, ...] = ()  # that no chunk has had yet
         self._last: Chunk | None = None  # once it is known, and until its reader has it
         session.hear_prefill = self._hear

@@ -46,6 +46,7 @@ class DraftAddress:
 
 def draft_address(url: str, key_file: str = "", ca: str = "") -> DraftAddress:
     """The server at `url`; `key_file` and `ca` (PEM) by path, "" = none. Raises UsageError or NotFound."""
+    url = url.partition("/#/")[0]  # of the page that a llama-server shows
     try:
         parts = urlsplit(url)
         port = parts.port

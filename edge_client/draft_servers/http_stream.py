@@ -7,6 +7,7 @@ connection of its own: that is what ends a generation on every kind of server.
 from __future__ import annotations
 
 import json
+import re
 import socket
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -195,7 +196,7 @@ def _refusal(place: str, path: str, response: h11.Response, said: bytes) -> Exce
 
 
 def _told(said: bytes) -> str:
-    """What an error of the server says, from a body that may be cut."""
+    """What an error of the server says, from a body that may be cut; of a page, as proxies send, its title."""
     text = said.decode("utf-8", "replace")
     try:
         document = json.loads(text)
@@ -203,6 +204,8 @@ def _told(said: bytes) -> str:
         text = str(error.get("message", error) if isinstance(error, dict) else error)
     except (ValueError, AttributeError, RecursionError):
         pass
+    if page := re.search(r"<title>(.*?)</title>", text, re.IGNORECASE | re.DOTALL):
+        text = page[1]
     text = visible_line(" ".join(text.split()))[:MAX_SAID]
     return f": {text}" if text else ""
 

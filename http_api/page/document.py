@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 from starlette.requests import Request
@@ -20,12 +20,12 @@ from http_api.ollama.routes import running
 FILE = Path(__file__).with_name("page.html")
 
 
-@lru_cache(maxsize=1)
-def page() -> tuple[bytes, dict[str, str]]:
-    """The file and its headers."""
+@cache
+def page(framing: tuple[str, ...] = ()) -> tuple[bytes, dict[str, str]]:
+    """The file and its headers; `framing`: the origins whose pages may show it, as a dashboard does."""
     content = FILE.read_bytes()
     return content, {
-        "Content-Security-Policy": policy(content.decode()),
+        "Content-Security-Policy": policy(content.decode(), framing),
         "Cache-Control": "no-cache",
         "Vary": "Accept",
         "Cross-Origin-Opener-Policy": "same-origin",
@@ -33,11 +33,11 @@ def page() -> tuple[bytes, dict[str, str]]:
         "Permissions-Policy": "camera=(), microphone=(), geolocation=(), payment=(), usb=()",
         "Referrer-Policy": "no-referrer",
         "X-Content-Type-Options": "nosniff",
-        "X-Frame-Options": "DENY",  # for browsers that do not read frame-ancestors
+        **({} if framing else {"X-Frame-Options": "DENY"}),  # for browsers that do not read frame-ancestors
     }
 
 
-def policy(html: str) -> str:
+def policy(html: str, framing: tuple[str, ...] = ()) -> str:
     """The Content-Security-Policy of this page."""
     return "; ".join(
         (
@@ -48,7 +48,7 @@ def policy(html: str) -> str:
             "img-src data:",  # its own icon, and pictures that the user attaches
             "base-uri 'none'",
             "form-action 'none'",
-            "frame-ancestors 'none'",
+            "frame-ancestors " + (" ".join(framing) or "'none'"),
             "require-trusted-types-for 'script'",
             "trusted-types 'none'",
         )
@@ -62,9 +62,9 @@ def _digests(html: str, element: str) -> str:
     return " ".join(f"'sha256-{digest}'" for digest in digests)
 
 
-async def show(request: Request) -> Response:
+async def show(framing: tuple[str, ...], request: Request) -> Response:
     """GET /: for a browser the page, for clients of Ollama the words that they look for."""
     if "text/html" not in request.headers.get("accept", ""):
         return await running(request)
-    content, headers = page()
+    content, headers = page(framing)
     return Response(content, headers=headers, media_type="text/html; charset=utf-8")

@@ -26,9 +26,9 @@ def whole_address(given: str, port: int, host: str = HOME, scheme: str = "") -> 
 
     Raises UsageError.
     """
-    if not given or (scheme and "/" in given):
-        return given if "://" in given or not given else f"{scheme}{given}"
     whole = text = given.strip()
+    if not text or (scheme and "/" in text):
+        return text if "://" in text or not text else f"{scheme}{text}"
     if text.isascii() and text.isdigit():
         whole = f"{host}:{text}"
     elif text.count(":") > 1 and not text.startswith("["):  # of IPv6

@@ -49,6 +49,7 @@ def main(argv: list[str] | None = None) -> int:
     os.environ.setdefault("GRPC_DNS_RESOLVER", "native")
     if argv is None:
         require_utf8()
+        distribution.find_own_first()
     prepare_streams()
     try:
         code = run(sys.argv[1:] if argv is None else argv)

@@ -80,7 +80,8 @@ class HubClient:
 
     def __init__(self) -> None:
         """Raises UsageError for an address or a token that cannot be used."""
-        self.endpoint = (os.environ.get("HF_ENDPOINT") or HUB).rstrip("/")
+        named = (_variable("HF_ENDPOINT") or HUB).rstrip("/")
+        self.endpoint = named if "://" in named else f"https://{named}"
         self._token = _token()
         parts = urlsplit(self.endpoint)
         if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -213,11 +214,16 @@ class HubClient:
         )
 
 
+def _variable(name: str) -> str:
+    """A variable's value without the blanks and quotes that files of variables leave around it; "" = not set."""
+    return os.environ.get(name, "").strip(" \t\r\n\"'")
+
+
 def _token() -> str:
     """HF_TOKEN, else the token that `hf auth login` keeps; "" = none. Raises UsageError."""
     home = Path(os.environ.get("HF_HOME") or "~/.cache/huggingface")
     path = user_path(os.environ.get("HF_TOKEN_PATH") or home / TOKEN_FILE)
-    token = os.environ.get("HF_TOKEN", "").strip()
+    token = _variable("HF_TOKEN")
     try:
         token = token or path.read_text("ascii").strip()
     except (OSError, UnicodeDecodeError):

@@ -24,8 +24,8 @@ _REVISION = re.compile(r"(?<![\w-])(?:--)?(?:revision|branch)[\"']?(?:\s*[=:]\s*
 # In front of a name in a settings file, or in a shell's
 _KEY = r"(?:FROM\s+|(?:export\s+|set\s+|\$env:)?[\"']?[\w-]*(?:model|repo)[\w-]*[\"']?(?:\s*=\s*|:\s+))"
 _QUOTES = "\"'`“”‘’«»<>"
-_ELSEWHERE = re.compile(
-    r"^[a-z][a-z0-9+-]+://|^([\w-]+\.)*(modelscope|ollama|lmstudio|github|kaggle|civitai|docker|ghcr|quay)\.\w+/",
+_ELSEWHERE = re.compile(  # Docker has its models in ai/
+    r"^[a-z][a-z0-9+-]+://|^([\w-]+\.)*(modelscope|ollama|lmstudio|github|kaggle|civitai|docker|ghcr|quay)\.\w+/|^ai/[^/]+$",
     re.I,
 )
 # Of a repository: kind, revision, file

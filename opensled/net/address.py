@@ -15,9 +15,10 @@ NO_ORIGIN = re.compile(r"null|\*|https?://\*(?::.*)?")
 STRANGERS = (
     "pages of any site would be; serve your page at an address, such as http://localhost:8000, and allow that"
 )
-# Ends of names that only a network itself gives: no registry hands them out, and routers do
+# Ends of names that only a network itself gives: no registry hands them out, and routers and tailnets do
 NEAR_NAMES = (
     ".localhost", ".local", ".lan", ".home", ".home.arpa", ".internal", ".intranet", ".localdomain", ".fritz.box",
+    ".speedport.ip", ".corp", ".ts.net",
 )  # fmt: skip
 MDNS = "mdns"  # in place of an address: the server that is announced on this network
 
@@ -73,12 +74,16 @@ def _web_origin(written: str) -> str:
         raise UsageError(
             f"{written.strip()!r} is not an origin; write SCHEME://HOST[:PORT], such as https://chat.example"
         )
+    return _without_usual_port(origin)
+
+
+def _without_usual_port(origin: str) -> str:
     return re.sub(r"(?<=^http:)(.+):80$|(?<=^https:)(.+):443$", r"\1\2", origin)
 
 
 def is_allowed_origin(origin: str, allowed: tuple[str, ...]) -> bool:
     """Whether a page's `Origin` is one of those that `web_origins` gave."""
-    return re.fullmatch(origins_pattern(allowed), origin.lower()) is not None
+    return re.fullmatch(origins_pattern(allowed), _without_usual_port(origin.lower())) is not None
 
 
 def origins_pattern(allowed: tuple[str, ...]) -> str:
@@ -121,8 +126,8 @@ def names_own_machine(host_header: str) -> bool:
     later (DNS rebinding).
     """
     host, own = _header_host(host_header), socket.gethostname().lower().partition(".")[0]
-    own_names = [own + end for end in ("", *NEAR_NAMES)] if own else []
-    return as_ip(host) is not None or is_loopback(host) or host in own_names
+    is_own = bool(own) and host.partition(".")[0] == own and f".{host}".endswith((f".{own}", *NEAR_NAMES))
+    return as_ip(host) is not None or is_loopback(host) or is_own
 
 
 def without_final_dot(host_header: str) -> str:

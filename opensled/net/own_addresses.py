@@ -16,9 +16,9 @@ INNER = re.compile(
     r"docker|br-(?!lan|wan)|bridge1\d\d|mpqemubr|virbr|veth|vnet|vmnet|vboxnet|lxc|lxd|incus|podman|nerdctl|cni|flannel|"
     r"cali|cilium|kube|nodelocal|weave|hassio|tun|tap|utun|wg|ppp|ipsec|vti|gre|sit|ip6tnl|zt|nordlynx|proton|ham\d|awdl|"
     r"llw|anpi|gif|stf|p2p|dummy|ifb|nebula|wt\d|gpd\d|feth|vmenet|ap\d|xfrm|l2tp|l4tbr|col\d|waydroid|anbox|rmnet|ccmni|"
-    r"v4-|clat|"
+    r"v4-|clat|vxlan|fw(br|ln|pr)\d|ipv6leak|pvpn|"
     r".*(?:vethernet|virtualbox|vmware|wireguard|tailscale|zerotier|hamachi|wintun|warp|netbird|vpn|zscaler|netextender|"
-    r"nordlynx|pangp|\bvirtual\b|\bminiport\b|\bloopback\b|tunnel|\btap\d*\b|tun\d*$)",
+    r"nordlynx|pangp|_wg|\bvirtual\b|\bminiport\b|\bloopback\b|tunnel|\btap\d*\b|tun\d*$)",
     re.IGNORECASE,
 )
 NETS = Path("/sys/class/net")  # the adapters, where this is Linux
@@ -62,9 +62,11 @@ def _ranks() -> dict[str, tuple[bool, ...]]:
 def _is_inner(adapter: Any) -> bool:
     """Whether no cable and no radio is behind it, as its names tell, the system, or its network of one address alone,
     which tunnels have."""
+    net = NETS / str(adapter.name)
+    if (net / "device").exists():  # also a hotspot of one's own
+        return False
     if any(INNER.match(str(name)) for name in (adapter.name, adapter.nice_name)):
         return True
-    net = NETS / str(adapter.name)
     if net.exists() and any(NETS.glob("*/device")):  # in a container none has hardware
         return not _has_hardware(net)
     return any(isinstance(each.ip, str) and getattr(each, "network_prefix", 0) == 32 for each in adapter.ips)

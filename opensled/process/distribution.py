@@ -21,7 +21,17 @@ WHOLE, DEVICE, LAB = "opensled", "opensled-edge", "lab"
 DEVICE_EXTRAS = ("", "adapt", "home", "llamacpp", "onnx", "prebuilt")  # of opensled-edge; "" = none
 GUIDE = "docs/install.md"
 UPDATE_SERVER = f"update OpenSLED on the server ({GUIDE})"
+_OWN = ("adapt", "edge_client", "home", "http_api", "hw_profiles", "relay", "scheduler", "verify_server")
 _HOME = Path(opensled.__file__).resolve().parents[1]  # a checkout, or the folder that pip installs into
+
+
+def find_own_first() -> None:
+    """Look into folders with others of our names last: projects in PYTHONPATH or here have a `home`, a `scheduler`."""
+
+    def has(name: str, place: str) -> bool:
+        return PathFinder.find_spec(name, [place]) is not None
+
+    sys.path.sort(key=lambda place: not has("opensled", place) and any(has(each, place) for each in _OWN))
 
 
 @cache

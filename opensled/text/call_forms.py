@@ -26,6 +26,7 @@ def _form(spelled: str) -> CallForm:
 
 BARE = _form('¦{␣"name":␣"¦",␣"arguments":␣¦␣}')
 TAGGED = _form('¦<tool_call>␣{␣"name":␣"¦",␣"arguments":␣¦␣}␣</tool_call>¦␣')
+LFM = _form("<|tool_call_start|>[¦¦(¦)¦,␣¦]<|tool_call_end|>¦python¦¦=¦,␣")
 Table = tuple[tuple[str, CallForm], ...]
 # Marks that a template has, all of them -> the form; the first that fits.
 FORMS: Table = (
@@ -50,6 +51,8 @@ TOLD: Table = (
     ("<｜tool▁calls▁begin｜>", _form(
         "<｜tool▁calls▁begin｜>␣¦<｜tool▁call▁begin｜>¦<｜tool▁sep｜>␣¦␣<｜tool▁call▁end｜>¦␣¦␣<｜tool▁calls▁end｜>")),
     ("<tool_call>", TAGGED),
+    ("<|tool_list_start|>", LFM),
+    ('keep_past_thinking "List', LFM),
     ("<|tool_call|>", _form('<|tool_call|>␣[␣¦{␣"name":␣"¦",␣"arguments":␣¦␣}¦␣,␣¦␣]')),
     ('"parameters" <|python_tag|>', _form('¦{␣"name":␣"¦",␣"parameters":␣¦␣}')),
 )  # fmt: skip
@@ -104,6 +107,12 @@ def pattern(text: str) -> str:
 def call_marks(guide: Guide | None, form: CallForm | None) -> str:
     """The texts of a form, of which special tokens are shown in an answer that may call tools; "" = it may not."""
     return "".join(form) if form and guide and guide.tools and guide.tool_choice in CALLING else ""
+
+
+def call_heads(guide: Guide | None, form: CallForm | None) -> list[str]:
+    """What begins the call of each tool, in a form whose calls have a mark."""
+    names = guide.callable if guide and form and opening(form) else ()
+    return [form.first + form.head + exact(name, form) + form.middle for name in names if form]
 
 
 def kinds(schema: object, root: Mapping[str, Any], depth: int = 0) -> set[str]:

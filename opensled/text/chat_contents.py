@@ -34,7 +34,9 @@ class Contents(NamedTuple):
         """`turns`, whose contents are texts, in this form."""
         return [{**turn, "content": self._content(turn["role"], turn["content"])} for turn in turns]
 
-    def _content(self, role: str, content: str) -> str | list[Part]:
+    def _content(self, role: str, content: str | None) -> str | list[Part] | None:
+        if content is None:
+            return None
         role = role if role in ROLES else "user"
         picture = self.pictures.get(role)
         texts = content.split(self.picture) if picture else [content]

@@ -109,7 +109,7 @@ def _add_marks(turns: Sequence[Turn]) -> list[Turn]:
 
 
 def _marks_in(turns: Sequence[Turn]) -> set[str]:
-    return {mark for turn in turns for mark in MARKS.findall(turn["content"])}
+    return {mark for turn in turns for mark in MARKS.findall(turn["content"] or "")}
 
 
 def _system_first(turns: Sequence[Turn]) -> list[Turn]:

@@ -35,6 +35,9 @@ KNOWN = (
     # OpenThinker, Sky-T1
     ThoughtTags("<|begin_of_thought|>", "<|end_of_thought|>", "<|begin_of_solution|>", "<|end_of_solution|>"),
     ThoughtTags("Here is my thought process:", "Here is my response:"),  # Granite 3.2
+    ThoughtTags("<unused94>thought", "<unused95>"),  # MedGemma
+    # Unsloth's notebooks
+    ThoughtTags("<start_working_out>", "<end_working_out>", "<SOLUTION>", "</SOLUTION>"),
 )
 # Tags of others, and of families that come: <thought>, <seed:think>, ◁think▷, <longcat_think>, <think:abc>.
 WORDS = r"((?:(?!begin|start|end|stop)\w+[:_])?(?:think(?:ing)?|thoughts?|reason(?:ing)?)(?:_process|:\w+)?)"

@@ -7,9 +7,10 @@ model to begin with the tag. Where a mark of the family is a special token, that
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
-from opensled.core.messages import ThoughtTags
+from opensled.core.messages import CallForm, Guide, ThoughtTags
+from opensled.text.call_forms import call_heads
 from opensled.text.families import ANSWERS, CHANNELS, KEYS, KNOWN, LEARNED, SIGNS, WORDS, marks_of, pairs_of
 from opensled.text.thought_reader import Start, ThoughtReader, spelled
 from opensled.text.tokenizer import TargetTokenizer
@@ -54,12 +55,16 @@ def tail_of(prompt: Sequence[int], bytes_of: Callable[[int], bytes]) -> str:
 
 
 def reader_of(
-    tags: ThoughtTags | None, tokenizer: TargetTokenizer, prompt: Sequence[int], tools: Collection[str] = ()
+    tags: ThoughtTags | None,
+    tokenizer: TargetTokenizer,
+    prompt: Sequence[int],
+    guide: Guide | None = None,
+    form: CallForm | None = None,
 ) -> ThoughtReader:
     """The reader of the answer to a chat whose ids are `prompt`.
 
-    `tags`: None = the template has none; then the tokenizer may, or the model has learned some. `tools`: names of those
-    that it may call.
+    `tags`: None = the template has none; then the tokenizer may, or the model has learned some. `guide`: whose tools it
+    may call, in this form.
     """
     tail, others = tail_of(prompt, tokenizer.token_bytes), () if tags else LEARNED
     added, ended = tokenizer.added_pieces, tail.rstrip()
@@ -67,7 +72,9 @@ def reader_of(
     tags = tags or next(fitting, KNOWN[0])
     marks = "\n".join([mark for one in (tags, *others) for mark in marks_of(one)])
     special = frozenset(piece for piece in tokenizer.special_pieces if piece and piece in marks)
-    reader = ThoughtReader(tags, start_of(tags, tail), special, tools, others)
+    reader = ThoughtReader(
+        tags, start_of(tags, tail), special, guide.callable if guide else (), others, call_heads(guide, form)
+    )
     if channels := CHANNELS.get(tags.start):
         reader.begin(spelled(tail.rpartition(channels.first)[2], special) if channels.first in tail else "")
     return reader

@@ -6,8 +6,9 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
-from opensled.core.messages import ThoughtTags
+from opensled.core.messages import CallForm, ThoughtTags
 from opensled.core.protocol import overlap
+from opensled.text.call_forms import match, opening
 from opensled.text.families import CALL, CHANNELS, Part, marks_of
 from opensled.text.tokenizer import MARK
 
@@ -43,9 +44,10 @@ class ThoughtReader:
         special: frozenset[str] = frozenset(),
         tools: Collection[str] = (),
         others: Sequence[ThoughtTags] = (),
+        heads: Sequence[str] = (),
     ) -> None:
-        """`special`: tokens of which marks are made, read as MARK and their spelling; `others`: more tags."""
-        self.special, self._tools = special, tools
+        """`special`: tokens of which marks are made, as MARK and their spelling; `others`: tags; `heads`: of calls."""
+        self.special, self._tools, self._heads = special, tools, heads
         self._choice = [(one, spelled(tag, special)) for one in (tags, *others) for tag in one[::2] if tag]
         self._take(tags)
         channels = CHANNELS.get(tags.start)
@@ -116,7 +118,18 @@ class ThoughtReader:
             return Said(call=self._called(text))
         if not self.inside:
             return Said("", self._shown(text))
-        return Said(text.rstrip() if self._began else text.strip())
+        at = self._call_at(text, may=False)
+        thoughts = text[:at].rstrip()
+        return Said(thoughts if self._began else thoughts.lstrip(), call=text[at:])
+
+    def _call_at(self, text: str, may: bool = True) -> int:
+        """Where a call begins, or `may` begin; the length of a text that has none."""
+        mark = opening(CallForm(self._heads[0])) if self._heads else ""
+        for found in re.finditer(re.escape(mark), text) if mark else ():
+            lengths = [match(head, text[found.start() :]) for head in self._heads]
+            if any(may if length is None else length > 0 for length in lengths):
+                return found.start()
+        return len(text) - (overlap(text, mark) if may else 0)
 
     def _opening(self) -> Said | None:
         """Up to the start tag, or to a word that is none."""
@@ -141,7 +154,8 @@ class ThoughtReader:
         answer = [tag for tag in self._strong if tag == self.tags.answer_start]
         text, mark = self._until(self.tags.end, *answer, *self._borders, *self._bodies)
         shown = text.rstrip()
-        if not mark:
+        if not mark:  # a call in them is one if they end with it
+            shown = text[: self._call_at(text)].rstrip()
             self._held = text[len(shown) :] + self._held
         if not self._began:
             shown = shown.lstrip()

@@ -71,8 +71,9 @@ class ServerBackend:
         model = self._sequences.model()
         marks = call_marks(task.guide, model.info.calls)
         text = AnswerText(model.tokenizer, task.stop, model.info.eos_ids, marks)
-        tools = task.guide.callable if task.guide else ()
-        reads = partial(reader_of, model.info.thoughts, model.tokenizer, tools=tools)
+        reads = partial(
+            reader_of, model.info.thoughts, model.tokenizer, guide=task.guide, form=model.info.calls
+        )
         is_read = is_chat(task.prompt)
         answer = LocalAnswer(self._open(task, model.info), text, time.monotonic(), reads if is_read else None)
         committed, heard_at = 0, time.monotonic()

@@ -28,6 +28,8 @@ from verify_server.text.call_probe import find_form, shows_one_call
 from verify_server.text.template_files import Templates
 
 CALL_TAGS = ("<tool_call>", "</tool_call>")  # around earlier calls as text, for templates that have these
+# Templates that show the calls of a turn only where its text is none, not where it is empty (DeepSeek R1)
+CALLS_WITHOUT_TEXT = re.compile(r"'assistant' and [^%]*content\W+is none")
 # Stands for a picture in the content of a turn while the template is fed: no text can hold it by chance or by intent,
 # and no change of cases changes it.
 PICTURE = f"<{secrets.randbits(128)}>"
@@ -184,6 +186,8 @@ def _turn(message: ChatMessage, template: str) -> Turn:
     turn: Turn = {"role": message.role, "content": message.content}
     turn |= thoughts_by_key(template, message.reasoning)
     if message.tool_calls:
+        if not message.content and CALLS_WITHOUT_TEXT.search(template):
+            turn["content"] = None
         turn["tool_calls"] = [
             {"id": call.id, "type": "function", "function": _call(call)} for call in message.tool_calls
         ]

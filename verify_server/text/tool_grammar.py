@@ -116,15 +116,17 @@ def grammar_of(
         raise Unsupported("this target writes its tool calls in a form without a known grammar", field)
     else:
         rules, parts, loose = _tools_rules(guide, form, coarse or {})
-    rules = [HEADER, *(_behind(thoughts, rules) if thoughts else rules)]
+    mark = opening(form) if form and guide.tool_choice == "auto" else ""
+    rules = [HEADER, *(_behind(thoughts, rules, mark) if thoughts else rules)]
     return Grammar("\n".join(rules), tuple(parts), field, loose)
 
 
-def _behind(thoughts: Thoughts, rules: Sequence[str]) -> list[str]:
-    """`rules` for what comes behind thoughts; where the model itself begins these, other text begins otherwise."""
+def _behind(thoughts: Thoughts, rules: Sequence[str], mark: str) -> list[str]:
+    """`rules` for what comes behind thoughts; where the model itself begins these, other text begins otherwise.
+    Thoughts with the `mark` of a call ("" = none) may end the answer."""
     start, end, answer = map(re.escape, thoughts.tags[:3])
     if thoughts.tags.start in CHANNELS:  # whatever the messages before it are
-        end, answer = answer, ""
+        end, answer, mark = answer, "", ""
     opening = rf"{BLANKS}{start}".replace("/", r"\/")
     inside = rf"(.|\n)*{end}".replace("/", r"\/")
     if thoughts.start.inside:
@@ -138,6 +140,11 @@ def _behind(thoughts: Thoughts, rules: Sequence[str]) -> list[str]:
         re.sub("^start:", "rest:", rule) if not rule.startswith("TEXT:") else rule + unlike for rule in rules
     ]
     between = f"{BLANKS}({answer})?{BLANKS}".replace("/", r"\/") if answer else BLANKS
+    if mark:
+        begun = "" if thoughts.start.inside else opening
+        before[0] += " | CALLED"
+        called = rf"{begun}(.|\n)*{re.escape(mark)}(.|\n)*".replace("/", r"\/")
+        before.append(rf"CALLED: /{called}/ & ~/{begun}{inside}(.|\n)*/")
     return [*before, f"blanks: /{between}/", *behind]
 
 
