@@ -156,8 +156,7 @@ class DraftJob:
     def hear(self, truth: Sequence[int]) -> None:
         """The truth grew: a block that it contradicts ends, and so does the work ahead of one."""
         self._heard = len(truth)
-        bet = self._bet
-        if bet is not None and rebase(bet.block, truth) is None:
+        if (bet := self._bet) is not None and rebase(bet.block, truth) is None:
             bet.over = True
 
     def interrupt(self) -> None:
