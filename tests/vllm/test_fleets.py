@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 
@@ -30,6 +31,9 @@ def replicas():
     """Two replicas behind a gateway."""
     with alone(), serve("vllm", "--replicas", "2", "--kv-tokens", "4096") as process:
         process.wait_ready(600)
+        while len(pids(process)) < 2:  # on a busy machine the gateway does not wait for the second one
+            assert process.process.poll() is None
+            time.sleep(0.2)
         yield process
 
 
@@ -40,7 +44,6 @@ def pids(process: Process) -> list[int]:
 
 
 def test_texts_of_replicas_are_those_of_engine_torch_also_where_one_dies(replicas, wanted):
-    assert len(pids(replicas)) == 2
     with ExitStack() as ends:
         devices = [ends.enter_context(edge(replicas.address, "lookup", "--give-up", "400")) for _ in range(2)]
         addresses = [device.wait_ready() for device in devices]
