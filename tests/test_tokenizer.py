@@ -242,7 +242,7 @@ def test_a_pattern_that_never_ends_is_an_error_of_its_text(encode):
     endless.pre_tokenizer = pre_tokenizers.Split(Regex("^(a+)+$"), "isolated")
     tokenizer = TargetTokenizer(endless.to_str().encode())
     assert encode(tokenizer, "a") == (0,)
-    with pytest.raises(ProtocolError, match="breaks down at this text: .*retry-limit"):
+    with pytest.raises(ProtocolError, match=r"breaks down at this text: .*retry-limit"):
         encode(tokenizer, "a" * 40 + "b")
 
 
