@@ -29,7 +29,7 @@ from tests.tiny_drafts import tiny_info, tiny_tokenizer
 
 QUESTION, TOKENS = "Write a short story about a rabbit in the big city.", 160
 MOST = 30  # answers until a device is rested: one that ends before its first draft tells nothing
-NPU_S = 1 / 3  # seconds of a token: fewer than a busy machine of ours writes
+NPU_S = 1 / 8  # seconds of a token
 
 
 @pytest.fixture(scope="module")
@@ -93,12 +93,11 @@ def test_one_that_only_writes_slowly_is_rested(address, expected, drafter):
             address, stub.url, 3, drafter, lambda device: told.append(device.status) or known_slow(device)
         )
     assert {tokens for tokens, _ in found} == {expected} and not told[-1].drafting
-    assert (
-        sum(chunk.stats.drafted > 0 for _, chunk in found[-3:]) <= 1
-    )  # it is asked again within eight answers
+    # It is asked again within eight answers
+    assert sum(chunk.stats.drafted > 0 for _, chunk in found[-3:]) <= 1
     words = told[-1].words
-    assert re.search(r"and the server writes \d+: drafts would give 0\.\d+x", words), words
-    assert re.search(r"the draft server 127\.0\.0\.1:\d+ writes [23]\.\d tokens/s", words), words
+    assert re.search(r"and the server writes \d+( tokens/s)?: drafts would give 0\.\d+x", words), words
+    assert re.search(r"the draft server 127\.0\.0\.1:\d+ writes [678]\.\d tokens/s", words), words
 
 
 def test_one_that_writes_fast_enough_drafts(address, expected):
