@@ -28,7 +28,7 @@ from tests.draft_stubs import HANDLERS, OllamaHandler, stub_of
 from tests.tiny_drafts import tiny_info, tiny_tokenizer
 
 QUESTION, TOKENS = "Write a short story about a rabbit in the big city.", 160
-MOST = 30  # answers until a device is rested: one that ends before its first draft tells nothing
+MOST = 100  # answers until a device is rested: one that ends before its first draft tells nothing
 NPU_S = 1 / 8  # seconds of a token
 
 
