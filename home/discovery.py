@@ -152,14 +152,9 @@ def _is_nearby(address: str) -> bool:
     known = as_ip(address)
     if known is None:
         return False
-    nowhere = known.is_unspecified or known.is_multicast or known.is_loopback
     is_cable = known.version == 4 and not address.startswith("169.254.169.")  # which clouds answer at
-    return (
-        known.is_private
-        and not nowhere
-        and (is_cable or not known.is_link_local)
-        and address != "255.255.255.255"
-    )
+    nowhere = known.is_unspecified or known.is_multicast or known.is_loopback or address == "255.255.255.255"
+    return known.is_private and not nowhere and (is_cable or not known.is_link_local)
 
 
 async def _reach(found: FoundServer, tls: ssl.SSLContext | None, name: str) -> str:

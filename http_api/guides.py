@@ -22,11 +22,7 @@ ANY_OBJECT = "{}"
 CHOICES = ("none", "auto", "required")
 MODES = {**{mode: mode for mode in CHOICES}, "any": "required"}  # as clients spell them
 NAMED = ("function", "tool", "custom")  # types of a choice of one tool
-SCHEMAS = (
-    "parameters",
-    "input_schema",
-    "inputSchema",
-)  # of a tool's arguments: of OpenAI, Anthropic and MCP servers
+SCHEMAS = ("parameters", "input_schema", "inputSchema")  # of arguments: OpenAI's, Anthropic's, MCP servers'
 OF_MCP = ("annotations", "outputSchema", "title", "icons", "execution", "_meta")  # which no model is told
 Choice = tuple[tuple[Tool, ...], tuple[str, str], bool]  # see `read_choice`
 

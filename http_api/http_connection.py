@@ -77,7 +77,9 @@ class PatientProtocol(H11Protocol):
             transport.write(TOO_MANY)
             self._close()
             return
-        if not host:  # it was reset before it was taken: nobody reads an answer, or can be held to a limit
+        if (
+            not host
+        ):  # reset before it was accepted: an answer would reach no one, and no limit could count it
             self._leaving = True
             transport.abort()
             return
@@ -210,7 +212,8 @@ def _known(app: Any, peer: RemoteEnd, most: int) -> ASGIApp:
         names = {name for name, _ in scope["headers"]}
         cause = TWO_ENDS if {b"content-length", b"transfer-encoding"} <= names else ""
         # h11 counts only those that arrive in pieces
-        if sum(map(len, (scope["raw_path"], scope["query_string"], *sum(scope["headers"], ())))) > most:
+        size = len(scope["raw_path"]) + len(scope["query_string"])
+        if size + sum(len(name) + len(value) for name, value in scope["headers"]) > most:
             cause = f"the headers of a request have at most {most >> 10} KiB: send less of them"
         if cause:
             response = refusal(scope["path"], InvalidRequest(cause))

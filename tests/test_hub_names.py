@@ -239,6 +239,12 @@ def test_names_as_they_are_pasted(row):
         assert meant in str(error)
 
 
+@pytest.mark.parametrize("named", ["hub.lan", "https://hub.lan/", "'https://hub.lan'"])
+def test_links_of_a_mirror_however_it_is_named(named, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", named)
+    assert model_name("https://hub.lan/org/x/tree/main") == model_name("hub.lan/org/x") == "org/x"
+
+
 def test_every_option_with_a_model_reads_pasted_names():
     for kind in (PullConfig, PathConfig, RunConfig, ServeConfig, EdgeConfig, ChatConfig, SelftestConfig):
         named = [item for item in options(kind) if item.metadata["read"] is model_name]

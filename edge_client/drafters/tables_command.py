@@ -24,8 +24,7 @@ from opensled.drafting.table_file import (
 from opensled.drafting.tables import Rows, TableShape, as_rows
 from opensled.models.pasted_names import model_name
 from opensled.models.store import model_path
-from opensled.text.panics import panics_told
-from opensled.text.tokenizer import pieces_of, tokenizer_of
+from opensled.text.tokenizer import panics_told, pieces_of, tokenizer_of
 
 # Different windows kept at a time, about 2 GB; beyond it the rarest are forgotten
 MAX_WINDOWS = 8_000_000

@@ -152,7 +152,7 @@ def render(
 @lru_cache(maxsize=1)
 def _control(tokenizer: TargetTokenizer, template: str) -> ControlTokens:
     """Of the latest tokenizer and template."""
-    return tokenizer.control_tokens(template)
+    return ControlTokens(tokenizer.raw, (template,))
 
 
 @lru_cache(maxsize=1)

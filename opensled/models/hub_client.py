@@ -26,10 +26,10 @@ import opensled
 from opensled.core.errors import NotFound, OpenSledError, Overloaded, Unauthorized, Unreachable, UsageError
 from opensled.core.files import user_path
 from opensled.models.hub_listing import Listing, read_listing
+from opensled.models.hub_names import HUB, hub_endpoint, hub_variable
 from opensled.net.address import is_loopback
 from opensled.net.outward import is_near, tls_context, why_untrusted
 
-HUB = "https://huggingface.co"
 TIMEOUT = 20.0  # seconds without a byte
 MAX_ANSWER = 32 << 20  # bytes of a listing
 # Where `hf auth login` keeps the token: HF_TOKEN_PATH, else $HF_HOME/token, else ~/.cache/huggingface/token.
@@ -80,8 +80,7 @@ class HubClient:
 
     def __init__(self) -> None:
         """Raises UsageError for an address or a token that cannot be used."""
-        named = (_variable("HF_ENDPOINT") or HUB).rstrip("/")
-        self.endpoint = named if "://" in named else f"https://{named}"
+        self.endpoint = hub_endpoint()
         self._token = _token()
         parts = urlsplit(self.endpoint)
         if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -214,16 +213,11 @@ class HubClient:
         )
 
 
-def _variable(name: str) -> str:
-    """A variable's value without the blanks and quotes that files of variables leave around it; "" = not set."""
-    return os.environ.get(name, "").strip(" \t\r\n\"'")
-
-
 def _token() -> str:
     """HF_TOKEN, else the token that `hf auth login` keeps; "" = none. Raises UsageError."""
     home = Path(os.environ.get("HF_HOME") or "~/.cache/huggingface")
     path = user_path(os.environ.get("HF_TOKEN_PATH") or home / TOKEN_FILE)
-    token = _variable("HF_TOKEN")
+    token = hub_variable("HF_TOKEN")
     try:
         token = token or path.read_text("ascii").strip()
     except (OSError, UnicodeDecodeError):

@@ -4,11 +4,13 @@ A GGUF file's name, or its folder's, has its quantization somewhere (model-Q4_K_
 -00001-of-00003 at its end if the model is split into several files.
 """
 
+import os
 import re
 from collections.abc import Iterable
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
+HUB = "https://huggingface.co"
 _WORD = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
 _NAME = re.compile(rf"({_WORD}/{_WORD})(?::([A-Za-z0-9_.,+()/ -]+))?")
 _FILE = re.compile(r"\.(bin|ckpt|gguf|json|onnx|pkl|pt|pth|safetensors|table)$", re.IGNORECASE)
@@ -180,3 +182,14 @@ def choose_model(models: list[GgufModel], choice: str) -> GgufModel | None:
         lambda model: re.fullmatch(r"[a-z]+\dk?", quant) and _plain(model.quant).startswith(quant),
     )
     return next((model for is_it in ways for model in models if is_it(model)), None)
+
+
+def hub_variable(name: str) -> str:
+    """A variable's value without the blanks and quotes that files of variables leave around it; "" = not set."""
+    return os.environ.get(name, "").strip(" \t\r\n\"'")
+
+
+def hub_endpoint() -> str:
+    """The address of the hub, without a slash at its end: HF_ENDPOINT names a mirror, with or without https://."""
+    named = (hub_variable("HF_ENDPOINT") or HUB).rstrip("/")
+    return named if "://" in named else f"https://{named}"

@@ -141,19 +141,20 @@ def _missing_part(name: str, there: Iterable[str]) -> str:
 
 
 def _of_gguf(path: Path) -> str:
-    what, instead = _unfit(path)
+    from opensled.models.gguf_file import read_opening  # with numpy, which most commands do without
+
+    keys, tensors = read_opening(path)
+    what, instead = _unfit(path, keys, tensors)
     if not what:
-        return _out_of_bounds(path)
+        return _out_of_bounds(path, keys)
     beside = (model.files[0] for model in gguf_models(item.name for item in path.parent.iterdir()))
-    fit = next((name for name in beside if not _unfit(path.with_name(name))[0]), "")
+    others = ((name, path.with_name(name)) for name in beside)
+    fit = next((name for name, other in others if not _unfit(other, *read_opening(other))[0]), "")
     return f"{path} is {what}, and no language model; give {instead}{f' ({fit})' if fit else ''}"
 
 
-def _out_of_bounds(path: Path) -> str:
+def _out_of_bounds(path: Path, keys: dict[str, Any]) -> str:
     """The count in a GGUF file at which llama.cpp would end this process (GGML_ASSERT); "" = none is."""
-    from opensled.models.gguf_file import read_opening  # with numpy, which most commands do without
-
-    keys, _ = read_opening(path)
     architecture = keys.get("general.architecture", "")
     layers, experts, used = (
         keys.get(f"{architecture}.{name}", usual)
@@ -166,11 +167,8 @@ def _out_of_bounds(path: Path) -> str:
     return ""
 
 
-def _unfit(path: Path) -> tuple[str, str]:
+def _unfit(path: Path, keys: dict[str, Any], tensors: int) -> tuple[str, str]:
     """Of UNFIT; "" twice for a model that writes text."""
-    from opensled.models.gguf_file import read_opening  # with numpy, which most commands do without
-
-    keys, tensors = read_opening(path)
     architecture = str(keys.get("general.architecture", ""))
     words = [str(keys.get("general.type", "")), architecture]
     own = (f"{architecture}.", "tokenizer.")

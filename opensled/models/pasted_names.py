@@ -1,13 +1,12 @@
 """Names of models as people paste them: from browsers, other programs' commands, and file managers."""
 
-import os
 import re
 import shlex
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from opensled.core.errors import UsageError
-from opensled.models.hub_names import QUANT, HubName, parse
+from opensled.models.hub_names import QUANT, HubName, hub_endpoint, parse
 
 HOW = "give ORG/REPO or ORG/REPO:QUANT on Hugging Face, or download the file and give its path"
 # Of other programs, in front of a model's name, and in front of its file
@@ -46,8 +45,8 @@ def model_name(text: str) -> str:
     if "\\" in name:
         return _from_windows(name)
     name = re.sub(r"^lmstudio://open_from_hf\?model=([^&]+)(?:&file=)?", r"hf.co/\1/", name)
-    hub = re.escape((os.environ.get("HF_ENDPOINT") or "https://hf.co").rstrip("/"))
-    if found := re.match(rf"{_HUB}|{hub}/+", name, re.IGNORECASE):
+    hub = re.escape(hub_endpoint().partition("://")[2])
+    if found := re.match(rf"{_HUB}|(?:https?://)?{hub}/+", name, re.IGNORECASE):
         return _of_link(name[found.end() :], name)
     if _ELSEWHERE.match(name):
         raise UsageError(f"{name} is not on Hugging Face, and models of other places are not fetched; {HOW}")

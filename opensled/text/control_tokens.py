@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 from opensled.core.errors import InvalidRequest, ProtocolError, Unsupported
 from opensled.core.messages import ChatMessage, Tool
 from opensled.text.control_spellings import Chat, Spellings, Variables, new_mark
-from opensled.text.panics import panics_told
+from opensled.text.tokenizer import panics_told
 
 Ids = tuple[int, ...]
 SECRET_BYTES = 16

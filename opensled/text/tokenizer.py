@@ -2,16 +2,15 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 from tokenizers import Tokenizer
 
 from opensled.core.bounds import require_unicode
-from opensled.core.errors import ProtocolError
-from opensled.text.control_tokens import ControlTokens
-from opensled.text.panics import panics_told
+from opensled.core.errors import ProtocolError, first_line
 
 BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # one raw byte, as SentencePiece vocabularies spell it
 SPACE = "▁"  # a space in them
@@ -80,6 +79,18 @@ def _letters_of_bytes() -> dict[int, str]:
     return {spelled[0]: letter for letter, spelled in _byte_letters().items()}
 
 
+@contextmanager
+def panics_told() -> Iterator[None]:
+    """Raises a panic of Rust, which is no Exception, as ProtocolError: as it comes it would pass every handler, and the
+    wait for it would not end. tokenizers panics at a pattern that backtracks without end."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__module__ != "pyo3_runtime":
+            raise
+        raise ProtocolError(f"this model's tokenizer breaks down at this text: {first_line(error)}") from None
+
+
 @panics_told()
 def tokenizer_of(content: bytes) -> Tokenizer:
     """The tokenizer of a tokenizer.json, which encodes whole texts; raises what `tokenizers` does, bare Exception."""
@@ -134,9 +145,10 @@ class TargetTokenizer:
         except Exception as error:  # tokenizers raises bare Exception
             raise ProtocolError(f"the server's tokenizer.json cannot encode a text: {error}") from error
 
-    def control_tokens(self, template: str) -> ControlTokens:
-        """Those of chats by `template`."""
-        return ControlTokens(self._tokenizer, (template,))
+    @property
+    def raw(self) -> Tokenizer:
+        """The library's own object."""
+        return self._tokenizer
 
     def piece(self, token: int) -> str:
         """The spelling of one id; "" for an id without one."""
@@ -144,8 +156,11 @@ class TargetTokenizer:
 
     def decode(self, ids: Sequence[int], special: bool = False) -> str:
         """The text of a whole sequence; special tokens are left out unless `special`."""
-        with panics_told():
+        try:  # for each token of an answer: the manager, and its cost, come in where it fails
             text: str = self._tokenizer.decode(list(ids), skip_special_tokens=not special)
+        except BaseException:
+            with panics_told():
+                raise
         return text
 
     def token_bytes(self, token: int) -> bytes:

@@ -7,9 +7,9 @@ import json
 
 from http_api.calls import CallReader
 from opensled.core.errors import OpenSledError
-from opensled.core.messages import CallForm, Tool
+from opensled.core.messages import CallForm, Guide, Tool
 from opensled.models.pasted_names import model_name
-from opensled.text.call_forms import BARE, BLANKS, FORMS, ID, TOLD
+from opensled.text.call_forms import BARE, BLANKS, FORMS, ID, TOLD, call_heads
 from opensled.text.families import KNOWN, SIGNS, marks_of
 from opensled.text.thought_reader import Start, ThoughtReader
 from tests.fuzz.choices import Choices
@@ -18,22 +18,10 @@ FAMILIES = (*KNOWN, *SIGNS.values())
 CALLS = (BARE, *(form for _, form in (*FORMS, *TOLD)))
 WORDS = ("a", " ", "\n", "<", "}", "analysis", "f", '{"x": 1}', "to=functions.f ", ",", '"')
 PASTED = (
-    "org/repo",
-    ":",
-    "Q4_K_M",
-    "https://hf.co/",
-    "/blob/main/",
-    " -hf ",
-    "@",
-    '"',
-    "\\",
-    "%",
-    "?",
-    "=",
-    "#",
-    "hf:",
-)
+    "org/repo", ":", "Q4_K_M", "https://hf.co/", "/blob/main/", " -hf ", "@", '"', "\\", "%", "?", "=", "#", "hf:",
+)  # fmt: skip
 TOOL = Tool("f", "", '{"properties": {"x": {"type": "integer"}}}')
+GUIDE = Guide("", (TOOL,), "auto")
 
 
 def answer_marks(data: bytes) -> None:
@@ -42,10 +30,9 @@ def answer_marks(data: bytes) -> None:
     family, form = choose.pick(FAMILIES), choose.pick(CALLS)
     words = choose.some(lambda: choose.pick((*WORDS, *marks_of(family), *_literal(form))), 40)
     start = Start(choose.flag(), choose.flag())
-    read = [
-        _read(pieces, ThoughtReader(family, start, tools=["f"]), form) for pieces in (words, ["".join(words)])
-    ]
-    assert read[0] == read[1]
+    heads = call_heads(GUIDE, form) if choose.flag() else ()
+    readers = [ThoughtReader(family, start, tools=["f"], heads=heads) for _ in range(2)]
+    assert _read(words, readers[0], form) == _read(["".join(words)], readers[1], form)
 
 
 def _literal(form: CallForm) -> list[str]:

@@ -98,11 +98,8 @@ class DeviceDrafts(DraftSource):
             cause = "" if longest or not limits.max_draft else self.budget.cause(length) or "quota"
             known = self.turn.why or NOT_TOLD
             # A reason of the policy has numbers, and holds until its next one.
-            why = (
-                NOT_TOLD._replace(cause=cause)
-                if cause
-                else piece.why or (known if known.tokens else NOT_TOLD)
-            )
+            earlier = known if known.tokens else NOT_TOLD
+            why = NOT_TOLD._replace(cause=cause) if cause else piece.why or earlier
             self._why = known if why == known else why
         return self.budget.hint(piece.hint, longest)
 

@@ -19,9 +19,7 @@ ANSWER = "An answer of words."
 ASKED = ChatMessage("user", "A question.")
 IDS = ("probe1abc", "probe2abc")  # Mistral's have nine letters
 QUOTES = ('"', "'")
-OF_VALUE = re.compile(
-    r'\b(string|type)="(?:true|string)"'
-)  # which says that the value of a parameter is a text
+OF_VALUE = re.compile(r'\b(string|type)="(?:true|string)"')  # tells that the value of a parameter is a text
 PART = re.compile(r"[<\[][^<>\[\]\s]*$")  # of a tag that is cut at its end
 CUT = re.compile(r"^[^<>\[\]{}\"]*[>\]](?=␣?[<\[])")  # or at its beginning
 

@@ -21,8 +21,7 @@ from opensled.models.gguf_file import read_metadata
 from opensled.models.model_kind import why_not_here
 from opensled.process.logs import announce
 from opensled.text.control_tokens import ControlTokens
-from opensled.text.panics import panics_told
-from opensled.text.tokenizer import tokenizer_of
+from opensled.text.tokenizer import panics_told, tokenizer_of
 from verify_server.text import gguf_ends, gguf_tokenizer, template_files
 from verify_server.text.chat_template import Chats, valid_text
 from verify_server.text.template_files import Templates

@@ -23,8 +23,7 @@ from tokenizers import Tokenizer
 from opensled.core.errors import InvalidRequest, RequestError, Unsupported
 from opensled.process.distribution import GUIDE
 from opensled.process.fork_frames import ForkLimits
-from opensled.text.panics import panics_told
-from opensled.text.tokenizer import tokenizer_of
+from opensled.text.tokenizer import panics_told, tokenizer_of
 from verify_server.text.tool_grammar import Grammar, GrammarPart
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from opensled.core.errors import UnsupportedModel, first_line
 from opensled.core.messages import ChatMessage, Tool
 from opensled.core.vocabulary import fingerprint
 from opensled.text.control_tokens import ControlTokens
-from opensled.text.panics import panics_told
-from opensled.text.tokenizer import whole
+from opensled.text.tokenizer import panics_told, whole
 from verify_server.text import template_files
 from verify_server.text.chat_template import Chats, valid_text
 from verify_server.text.gguf_ends import special_ends
