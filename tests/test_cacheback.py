@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from itertools import islice
 
 import pytest
@@ -25,6 +24,7 @@ from opensled.drafting.growth import BOTH, DEEPEST, FROZEN, MAX_NODES, Calibrati
 from opensled.drafting.table_file import TableFile
 from opensled.drafting.tables import FrozenTable, LruTable, TableShape, as_rows
 from tests.drafter_contract import DrafterContract, ids, pull
+from tests.pace import units
 from tests.test_draft_tables import TRACE, some_table
 from tests.test_lossless import IMPATIENT, STORM, answer_all, cases, check
 from tests.tiny_drafts import TEXT, TINY_DRAFT, tiny_info, tiny_tokenizer
@@ -249,19 +249,18 @@ class TestTables:
 
 @pytest.mark.timed
 def test_sixty_nodes_take_far_less_than_a_verdict():
-    """The median here, so that a busy machine does not fail it; docs/benchmarks/cacheback.json has the p99."""
+    """The quickest here; docs/benchmarks/cacheback.json has the p99."""
     prompt = tiny_tokenizer().encode(TEXT) * 3
     factory = CachebackFactory("tiny-draft")
     factory.fit(tiny_info())
-    drafter, draw, took = factory.create(), random.Random(5), []
+    drafter, draw = factory.create(), random.Random(5)
     drafter.begin(prompt, GREEDY)
-    for _ in range(200):
+
+    def propose():
         drafter.commit([draw.choice(prompt)])
-        started = time.perf_counter()
-        nodes = list(drafter.propose_tree())
-        took.append(time.perf_counter() - started)
-        assert len(nodes) <= MAX_NODES
-    assert sorted(took)[100] < 1e-3
+        assert len(list(drafter.propose_tree())) <= MAX_NODES
+
+    assert units(propose, 200) < 4
 
 
 @pytest.mark.parametrize("stop", [FixedLength(4), TREES], ids=["chains", "trees"])

@@ -62,221 +62,178 @@ async def answering(address, *devices):
 # -- what is told -------------------------------------------------------------------------------------------------
 
 
-def test_a_look_is_json_before_anything_has_happened():
-    async def scenario():
-        async with fleet() as (_, _, view):
-            look = json.loads(json.dumps(view.watcher()(), allow_nan=False))
-            assert (
-                look["kind"] == "server" and look["devices"] == look["tenants"] == [] and not look["unlisted"]
-            )
-            assert look["sessions"] == look["tokens_per_s"] == 0 and look["places"] == 8
-            assert look["drafts"]["drafts"] == 0 and look["drafts"]["by_length"] == [0]
-
-    asyncio.run(scenario())
+async def test_a_look_is_json_before_anything_has_happened():
+    async with fleet() as (_, _, view):
+        look = json.loads(json.dumps(view.watcher()(), allow_nan=False))
+        assert look["kind"] == "server" and look["devices"] == look["tenants"] == [] and not look["unlisted"]
+        assert look["sessions"] == look["tokens_per_s"] == 0 and look["places"] == 8
+        assert look["drafts"]["drafts"] == 0 and look["drafts"]["by_length"] == [0]
 
 
-def test_what_a_device_did():
-    async def scenario():
-        async with fleet(slow=True) as (manager, address, view):
-            assert await answered(address, "kitchen") == continuation(PROMPT, 20)
-            async with linked(address) as link:
-                await finish(link)
-            told = rows(view)
-            kitchen, nameless = told["local", "kitchen"], told["local", ""]
-            assert kitchen["tokens"] == nameless["tokens"] == 20
-            assert kitchen["drafts"] > 0 and kitchen["drafted"] >= kitchen["accepted"] > 0
-            assert kitchen["drafting"] and not kitchen["ignored"] and kitchen["sessions"] == 0
-            assert kitchen["hint"] is None and 0 <= kitchen["age_s"] < 60
-            assert 0 <= kitchen["first"] <= 1 and kitchen["delay_s"] >= 0 and kitchen["draft_s"] >= 0
-            assert nameless["drafts"] == nameless["drafted"] == 0 and nameless["delay_s"] is None
-            look = json.loads(json.dumps(view.watcher()(), allow_nan=False))
-            of_all = manager.loop.machine.stats.drafts
-            assert (look["drafts"]["drafts"], look["drafts"]["accepted"]) == (of_all.drafts, of_all.accepted)
-            assert kitchen["accepted"] <= of_all.accepted
-            (tenant,) = look["tenants"]
-            assert (tenant["tenant"], tenant["devices"], tenant["tokens"]) == ("local", 1, 40)
-
-    asyncio.run(scenario())
+async def test_what_a_device_did():
+    async with fleet(slow=True) as (manager, address, view):
+        assert await answered(address, "kitchen") == continuation(PROMPT, 20)
+        async with linked(address) as link:
+            await finish(link)
+        told = rows(view)
+        kitchen, nameless = told["local", "kitchen"], told["local", ""]
+        assert kitchen["tokens"] == nameless["tokens"] == 20
+        assert kitchen["drafts"] > 0 and kitchen["drafted"] >= kitchen["accepted"] > 0
+        assert kitchen["drafting"] and not kitchen["ignored"] and kitchen["sessions"] == 0
+        assert kitchen["hint"] is None and 0 <= kitchen["age_s"] < 60
+        assert 0 <= kitchen["first"] <= 1 and kitchen["delay_s"] >= 0 and kitchen["draft_s"] >= 0
+        assert nameless["drafts"] == nameless["drafted"] == 0 and nameless["delay_s"] is None
+        look = json.loads(json.dumps(view.watcher()(), allow_nan=False))
+        of_all = manager.loop.machine.stats.drafts
+        assert (look["drafts"]["drafts"], look["drafts"]["accepted"]) == (of_all.drafts, of_all.accepted)
+        assert kitchen["accepted"] <= of_all.accepted
+        (tenant,) = look["tenants"]
+        assert (tenant["tenant"], tenant["devices"], tenant["tokens"]) == ("local", 1, 40)
 
 
-def test_rates_are_since_the_last_look_of_this_watcher():
-    async def scenario():
-        async with fleet() as (_, address, view):
-            first, second = view.watcher(), view.watcher()
-            await answered(address, "kitchen")
-            assert first()["tokens_per_s"] > 0
-            assert first()["tokens_per_s"] == 0 and second()["tokens_per_s"] > 0
-
-    asyncio.run(scenario())
+async def test_rates_are_since_the_last_look_of_this_watcher():
+    async with fleet() as (_, address, view):
+        first, second = view.watcher(), view.watcher()
+        await answered(address, "kitchen")
+        assert first()["tokens_per_s"] > 0
+        assert first()["tokens_per_s"] == 0 and second()["tokens_per_s"] > 0
 
 
-def test_sequences_are_told_while_they_have_no_end():
+async def test_sequences_are_told_while_they_have_no_end():
     """A finished one waits to be read to its end, an absent one for its reader: only that one is under way."""
-
-    async def scenario():
-        limits = replace(WIDE, linger=30.0)
-        async with fleet(slow=True, limits=limits) as (manager, address, view):
-            assert await answered(address, "done")
-            async with linked(address) as link:
-                stream = link.connect()
-                await stream.send(Open(PROMPT, LONG, device="absent"))
-                await stream.receive()
-                async with answering(address, "kitchen"):
-                    await until(lambda: rows(view).get(("local", "kitchen"), {"tokens": 0})["tokens"] > 20)
-                    await stream.close()
-                    await until(lambda: any(not session.has_reader for session in manager.remembered))
-                    told = rows(view)
-                    counts = [told["local", name]["sessions"] for name in ("kitchen", "absent", "done")]
-                    assert counts == [1, 1, 0]
-                    assert [device for _, device in told][-1] == "done"  # those with sequences come first
-                    (tenant,) = view.watcher()()["tenants"]
-                    assert tenant["sessions"] == 2 and tenant["kv_tokens"] > 0
-
-    asyncio.run(scenario())
+    limits = replace(WIDE, linger=30.0)
+    async with fleet(slow=True, limits=limits) as (manager, address, view):
+        assert await answered(address, "done")
+        async with linked(address) as link:
+            stream = link.connect()
+            await stream.send(Open(PROMPT, LONG, device="absent"))
+            await stream.receive()
+            async with answering(address, "kitchen"):
+                await until(lambda: rows(view).get(("local", "kitchen"), {"tokens": 0})["tokens"] > 20)
+                await stream.close()
+                await until(lambda: any(not session.has_reader for session in manager.remembered))
+                told = rows(view)
+                counts = [told["local", name]["sessions"] for name in ("kitchen", "absent", "done")]
+                assert counts == [1, 1, 0]
+                assert [device for _, device in told][-1] == "done"  # those with sequences come first
+                (tenant,) = view.watcher()()["tenants"]
+                assert tenant["sessions"] == 2 and tenant["kv_tokens"] > 0
 
 
-def test_the_hint_of_a_device_is_the_longest_of_its_sequences():
-    async def scenario():
-        async with (
-            fleet(slow=True, policy=Goodput(30.0)) as (_, address, view),
-            answering(address, "kitchen", "kitchen"),
-        ):
-            await until(lambda: rows(view).get(("local", "kitchen"), {}).get("hint") is not None)
-            row = rows(view)["local", "kitchen"]
-            assert row["sessions"] == 2 and 0 <= row["hint"] <= 8
-
-    asyncio.run(scenario())
+async def test_the_hint_of_a_device_is_the_longest_of_its_sequences():
+    async with (
+        fleet(slow=True, policy=Goodput(30.0)) as (_, address, view),
+        answering(address, "kitchen", "kitchen"),
+    ):
+        await until(lambda: rows(view).get(("local", "kitchen"), {}).get("hint") is not None)
+        row = rows(view)["local", "kitchen"]
+        assert row["sessions"] == 2 and 0 <= row["hint"] <= 8
 
 
-def test_devices_of_two_tenants_may_share_a_name():
-    async def scenario():
-        async with fleet(tenants=TWO, limits=replace(WIDE, tenants=TWO)) as (_, address, view):
-            await answered(address, "kitchen", token="token-a")
-            assert set(rows(view)) == {("a", "kitchen")}
-            await answered(address, "kitchen", token="token-b")
-            view.switch("a", "kitchen", False)
-            told = rows(view)
-            assert [told[tenant, "kitchen"]["drafting"] for tenant in "ab"] == [False, True]
-            assert [row["tenant"] for row in view.watcher()()["tenants"]] == ["a", "b"]
-
-    asyncio.run(scenario())
+async def test_devices_of_two_tenants_may_share_a_name():
+    async with fleet(tenants=TWO, limits=replace(WIDE, tenants=TWO)) as (_, address, view):
+        await answered(address, "kitchen", token="token-a")
+        assert set(rows(view)) == {("a", "kitchen")}
+        await answered(address, "kitchen", token="token-b")
+        view.switch("a", "kitchen", False)
+        told = rows(view)
+        assert [told[tenant, "kitchen"]["drafting"] for tenant in "ab"] == [False, True]
+        assert [row["tenant"] for row in view.watcher()()["tenants"]] == ["a", "b"]
 
 
-def test_a_device_whose_drafts_are_ignored_is_marked():
-    async def scenario():
-        async with fleet(slow=True) as (_, address, view):
-            for _ in range(3):
-                assert await answered(address, "liar", replace(GREEDY, max_tokens=60), 0.0)
-            assert rows(view)["local", "liar"]["ignored"]
-
-    asyncio.run(scenario())
+async def test_a_device_whose_drafts_are_ignored_is_marked():
+    async with fleet(slow=True) as (_, address, view):
+        for _ in range(3):
+            assert await answered(address, "liar", replace(GREEDY, max_tokens=60), 0.0)
+        assert rows(view)["local", "liar"]["ignored"]
 
 
-def test_of_many_devices_the_latest_are_listed():
-    async def scenario():
-        async with fleet() as (manager, address, view):
-            for number in range(MAX_DEVICES + 10):
-                manager.records.of("local", f"d{number}")
-            await answered(address, "kitchen")
-            look = view.watcher()()
-            assert len(look["devices"]) == MAX_ROWS and look["unlisted"] == MAX_DEVICES - MAX_ROWS
-            assert [row["device"] for row in look["devices"][:2]] == ["kitchen", f"d{MAX_DEVICES + 9}"]
-            assert look["tenants"][0]["devices"] == MAX_DEVICES
-
-    asyncio.run(scenario())
+async def test_of_many_devices_the_latest_are_listed():
+    async with fleet() as (manager, address, view):
+        for number in range(MAX_DEVICES + 10):
+            manager.records.of("local", f"d{number}")
+        await answered(address, "kitchen")
+        look = view.watcher()()
+        assert len(look["devices"]) == MAX_ROWS and look["unlisted"] == MAX_DEVICES - MAX_ROWS
+        assert [row["device"] for row in look["devices"][:2]] == ["kitchen", f"d{MAX_DEVICES + 9}"]
+        assert look["tenants"][0]["devices"] == MAX_DEVICES
 
 
-def test_shares_by_place_and_counts_by_length_agree():
-    async def scenario():
-        async with fleet(slow=True) as (manager, address, view):
-            await answered(address, "kitchen", replace(GREEDY, max_tokens=100), 0.6)
-            counts, told = manager.loop.machine.stats.drafts, view.watcher()()["drafts"]
-            assert sum(told["by_length"]) == told["drafts"] == counts.drafts
-            assert sum(length * count for length, count in enumerate(told["by_length"])) == counts.accepted
-            assert told["by_position"] == sorted(told["by_position"], reverse=True)
-            assert drafts(counts) == told
-
-    asyncio.run(scenario())
+async def test_shares_by_place_and_counts_by_length_agree():
+    async with fleet(slow=True) as (manager, address, view):
+        await answered(address, "kitchen", replace(GREEDY, max_tokens=100), 0.6)
+        counts, told = manager.loop.machine.stats.drafts, view.watcher()()["drafts"]
+        assert sum(told["by_length"]) == told["drafts"] == counts.drafts
+        assert sum(length * count for length, count in enumerate(told["by_length"])) == counts.accepted
+        assert told["by_position"] == sorted(told["by_position"], reverse=True)
+        assert drafts(counts) == told
 
 
 # -- the switch ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "goodput"])
-def test_the_switch_stops_a_devices_drafts_and_changes_no_word(policy):
-    async def scenario():
-        options = {"policy": Goodput(30.0)} if policy == "goodput" else {}
-        async with (
-            fleet(slow=True, **options) as (manager, address, view),
-            answering(address, "kitchen", "bath") as (kitchen, bath),
-        ):
-            await until(lambda: {("local", "kitchen"), ("local", "bath")} <= set(rows(view)))
-            mine, other = (manager.records.known("local", name) for name in ("kitchen", "bath"))
-            await until(lambda: mine.counts.drafts and other.counts.drafts)
-            view.switch("local", "kitchen", False)
-            assert not rows(view)["local", "kitchen"]["drafting"]
-            rested = why_at_rest(HintReason("operator"))
-            await until(lambda: rows(view)["local", "kitchen"]["why"] == rested)
-            assert rows(view)["local", "kitchen"]["hint"] == 0 and rested in view.watcher()()["rests"]
-            verified, theirs, tokens = mine.counts.drafts, other.counts.drafts, mine.tokens
-            await until(lambda: mine.tokens > tokens + 40)
-            assert mine.counts.drafts == verified
-            view.switch("local", "kitchen", True)
-            await until(lambda: rows(view)["local", "kitchen"]["why"] != rested)
-            # The other policy asks for drafts where they pay, which a busy machine decides.
-            if policy == "fcfs":
-                assert other.counts.drafts > theirs
-                await until(lambda: mine.counts.drafts > verified)
-                assert rows(view)["local", "kitchen"]["hint"] != 0
-            assert await kitchen == await bath == continuation(PROMPT, 600)
-
-    asyncio.run(scenario())
+async def test_the_switch_stops_a_devices_drafts_and_changes_no_word(policy):
+    options = {"policy": Goodput(30.0)} if policy == "goodput" else {}
+    async with (
+        fleet(slow=True, **options) as (manager, address, view),
+        answering(address, "kitchen", "bath") as (kitchen, bath),
+    ):
+        await until(lambda: {("local", "kitchen"), ("local", "bath")} <= set(rows(view)))
+        mine, other = (manager.records.known("local", name) for name in ("kitchen", "bath"))
+        await until(lambda: mine.counts.drafts and other.counts.drafts)
+        view.switch("local", "kitchen", False)
+        assert not rows(view)["local", "kitchen"]["drafting"]
+        rested = why_at_rest(HintReason("operator"))
+        await until(lambda: rows(view)["local", "kitchen"]["why"] == rested)
+        assert rows(view)["local", "kitchen"]["hint"] == 0 and rested in view.watcher()()["rests"]
+        verified, theirs, tokens = mine.counts.drafts, other.counts.drafts, mine.tokens
+        await until(lambda: mine.tokens > tokens + 40)
+        assert mine.counts.drafts == verified
+        view.switch("local", "kitchen", True)
+        await until(lambda: rows(view)["local", "kitchen"]["why"] != rested)
+        # The other policy asks for drafts where they pay, which a busy machine decides.
+        if policy == "fcfs":
+            assert other.counts.drafts > theirs
+            await until(lambda: mine.counts.drafts > verified)
+            assert rows(view)["local", "kitchen"]["hint"] != 0
+        assert await kitchen == await bath == continuation(PROMPT, 600)
 
 
-def test_the_switch_holds_for_the_devices_next_answers():
-    async def scenario():
-        async with fleet(slow=True) as (manager, address, view):
-            await answered(address, "kitchen")
-            view.switch("local", "kitchen", False)
-            record = manager.records.known("local", "kitchen")
-            before = record.counts.drafts
-            assert await answered(address, "kitchen") == continuation(PROMPT, 20)
-            assert record.counts.drafts == before and rows(view)["local", "kitchen"]["tokens"] == 40
-
-    asyncio.run(scenario())
+async def test_the_switch_holds_for_the_devices_next_answers():
+    async with fleet(slow=True) as (manager, address, view):
+        await answered(address, "kitchen")
+        view.switch("local", "kitchen", False)
+        record = manager.records.known("local", "kitchen")
+        before = record.counts.drafts
+        assert await answered(address, "kitchen") == continuation(PROMPT, 20)
+        assert record.counts.drafts == before and rows(view)["local", "kitchen"]["tokens"] == 40
 
 
-def test_a_switch_is_forgotten_with_its_device():
+async def test_a_switch_is_forgotten_with_its_device():
     """Names cost nothing, so that no more of them are kept than MAX_DEVICES."""
-
-    async def scenario():
-        async with fleet() as (manager, address, view):
-            await answered(address, "kitchen")
-            view.switch("local", "kitchen", False)
-            for number in range(MAX_DEVICES):
-                manager.records.of("local", f"d{number}")
-            with pytest.raises(NotFound):
-                view.switch("local", "kitchen", True)
-            await answered(address, "kitchen")
-            assert manager.records.known("local", "kitchen").drafting
-
-    asyncio.run(scenario())
+    async with fleet() as (manager, address, view):
+        await answered(address, "kitchen")
+        view.switch("local", "kitchen", False)
+        for number in range(MAX_DEVICES):
+            manager.records.of("local", f"d{number}")
+        with pytest.raises(NotFound):
+            view.switch("local", "kitchen", True)
+        await answered(address, "kitchen")
+        assert manager.records.known("local", "kitchen").drafting
 
 
 @pytest.mark.parametrize(
     ("tenant", "device"),
     [("local", "nobody"), ("other", "kitchen"), ("local", ""), ("", "kitchen"), ("<b>" * 99, "\x1b[2J" * 99)],
 )
-def test_who_is_not_known_is_not_switched(tenant, device):
-    async def scenario():
-        async with fleet() as (_, address, view):
-            await answered(address, "kitchen")
-            async with linked(address) as link:
-                await finish(link)
-            with pytest.raises(NotFound) as refused:
-                view.switch(tenant, device, False)
-            words = str(refused.value)
-            assert words.isprintable() and len(words) < 60 + 6 * LONGEST_NAME
-            assert all(row["drafting"] for row in rows(view).values())
-
-    asyncio.run(scenario())
+async def test_who_is_not_known_is_not_switched(tenant, device):
+    async with fleet() as (_, address, view):
+        await answered(address, "kitchen")
+        async with linked(address) as link:
+            await finish(link)
+        with pytest.raises(NotFound) as refused:
+            view.switch(tenant, device, False)
+        words = str(refused.value)
+        assert words.isprintable() and len(words) < 60 + 6 * LONGEST_NAME
+        assert all(row["drafting"] for row in rows(view).values())

@@ -16,6 +16,7 @@ from opensled.metrics.exposition import MetricsPort
 from opensled.metrics.registry import Histogram, Metric
 from opensled.metrics.scrape import scrape
 from tests.fakes import continuation
+from tests.pace import units
 from tests.serving import GREEDY, PROMPT, linked
 from tests.system import until
 from tests.test_fleet import answered, fleet
@@ -67,14 +68,11 @@ async def test_a_look_at_a_full_server_takes_milliseconds():
             message = Open((*PROMPT, number % 40), GREEDY, device=f"at work {number}")
             session, _ = await manager.open(message, f"t{number % 700}")
             manager.loop.attach(session, 4)
-        look, spent = view.watcher(), []
-        for _ in range(15):
-            began = time.thread_time()
-            told = look()
-            spent.append(time.thread_time() - began)
+        look = view.watcher()
+        told = look()
         assert len(told["devices"]) == len(told["tenants"]) == MAX_ROWS
         assert sum(row["sessions"] for row in told["devices"]) == 256
-        assert min(spent) < 0.01
+        assert units(look) < 80
 
 
 async def test_a_sample_is_what_a_scraper_reads():

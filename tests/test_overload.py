@@ -306,7 +306,7 @@ async def test_who_is_sent_away_costs_no_tokenizing_and_hears_it_at_once():
                 assert isinstance(error, Overloaded) and 0 < error.retry_after <= LONGEST
         manager.loop.machine.sessions.clear()
         assert text.encoded == 0
-        assert min(seconds) <= 0.005  # of the machine at its quietest
+        assert min(seconds) <= 0.05  # thirty times what it takes here: it waits for nothing
 
 
 async def test_a_server_that_drains_tokenizes_nothing():
