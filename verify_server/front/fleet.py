@@ -157,14 +157,8 @@ def _device(
 def _estimate(known: DeviceEstimate | None) -> dict[str, Any]:
     """How fast its drafts come; null: none has come yet. Times in seconds."""
     if known is None or not known.drafts:
-        return {"delay_s": None, "jitter_s": None, "draft_s": None, "first": None, "later": None}
-    return {
-        "delay_s": known.delay_s,
-        "jitter_s": known.jitter_s,
-        "draft_s": known.draft_s,
-        "first": known.acceptance.first,
-        "later": known.acceptance.later,
-    }
+        return {"delay_s": None, "jitter_s": None, "draft_s": None}
+    return {"delay_s": known.delay_s, "jitter_s": known.jitter_s, "draft_s": known.draft_s}
 
 
 def _tenants(
