@@ -157,12 +157,23 @@ def read_into(said: Said, value: Any, where: str) -> None:
 
 def _told(value: Any) -> Any:
     """A tool's result as a text or a list of parts: another one is told as JSON, and one part is a list of it."""
-    if isinstance(value, dict) and "type" in value:
+    if isinstance(value, dict) and "type" in value and _is_part(value):
         return [value]
     if value is None or value == {} or isinstance(value, str):
         return value
-    is_parts = isinstance(value, list) and all(each is None or isinstance(each, str | dict) for each in value)
+    is_parts = isinstance(value, list) and all(map(_is_part, value))
     return value if is_parts else json.dumps(value, ensure_ascii=False)
+
+
+def _is_part(value: object) -> bool:
+    """Whether it can be read as one; a tool's own JSON has `type` and `text` too."""
+    if not isinstance(value, dict):
+        return value is None or isinstance(value, str)
+    kind = value.get("type")
+    name = "refusal" if kind == "refusal" else "text"
+    if kind in TEXTS or (is_nothing(kind) and name in value):
+        return name in value and (is_nothing(value[name]) or isinstance(value[name], str))
+    return is_nothing(kind) or isinstance(kind, str)
 
 
 def parts_of(value: Any, where: str) -> Iterator[tuple[str, Fields]]:

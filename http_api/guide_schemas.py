@@ -7,6 +7,7 @@ from opensled.core.bounds import MAX_TOOLS
 from opensled.core.messages import GUIDE, ModelInfo
 
 NAME: Schema = {"type": "string", "minLength": 1}
+FUNCTION = one_of("function", *EMPTY, False)
 OTHER: Schema = {
     "type": "object",
     "properties": {"type": {"type": "string", "minLength": 1, "not": one_of("function", "namespace")}},
@@ -31,7 +32,7 @@ def _fields_with_guide() -> Schema:
         ONLY_TEXT,
         request_object({"type": one_of("json_schema"), "json_schema": json_schema()}, "type", "json_schema"),
     ]
-    tool = request_object({"type": one_of("function"), "function": function()}, "type", "function")
+    tool = request_object({"type": FUNCTION, "function": function()}, "function")
     return {
         "response_format": optional({"anyOf": format_kinds}, "Kept to by a grammar."),
         **tools(tool),
@@ -56,9 +57,7 @@ def choice() -> Schema:
         request_object({**kind, "name": NAME}, "name"),
         request_object({**kind, "function": named}, "function"),
     ]
-    # Of these nothing but the name is read
-    any_of = [NAME, named, open_object({"function": named}, "function")]
-    several = {"mode": one_of(*MODES, *EMPTY, False), "tools": items({"anyOf": any_of}, 1)}
+    several = {"mode": one_of(*MODES, *EMPTY, False), "tools": items({}, 1)}  # nothing but names is read
     mode = {"type": one_of(*MODES), "disable_parallel_tool_use": switch("At most one call.")}
     listed = {"type": one_of("allowed_tools")}
     kinds = [
@@ -94,10 +93,9 @@ def json_schema(**more: Schema) -> Schema:
 
 
 def function(**more: Schema) -> Schema:
-    """A function that the model may call; `more`: required fields beside these."""
+    """A function that the model may call; `more`: fields beside these."""
     own = optional({"type": "object"}, "JSON schema of the arguments, an object.")
-    named = {"name": NAME, **more}
-    return _named_object("For the model.", named, named, parameters=own)
+    return _named_object("For the model.", {"name": NAME, **more}, {"name": NAME}, parameters=own)
 
 
 def _named_object(purpose: str, first: Schema, required: Schema, **own: Schema) -> Schema:

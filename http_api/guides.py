@@ -214,7 +214,8 @@ def _checked(mode: str, name: str, tools: tuple[Tool, ...]) -> tuple[str, str]:
 
 
 def _allowed(chosen: Fields, tools: tuple[Tool, ...]) -> tuple[tuple[Tool, ...], str, str]:
-    """Those of `tools` that a list of some allows, and its mode; the list may stand in a field of its own."""
+    """Those of `tools` that a list of some allows, and its mode; the list may stand in a field of its own. Tools of
+    services are listed there too: nothing here has their names."""
     inner = chosen.take("allowed_tools")
     listed = chosen if inner is None else fields_of(inner, chosen.path("allowed_tools"))
     mode, given, where = listed.text("mode", "auto").lower(), listed.take("tools"), listed.path("tools")
@@ -222,9 +223,8 @@ def _allowed(chosen: Fields, tools: tuple[Tool, ...]) -> tuple[tuple[Tool, ...],
         raise InvalidRequest(
             f"tool_choice must have a mode (auto or required), and tools as a list in {where}", where
         )
-    names = [
-        _chosen_name(fields_of(each, where), "function") if isinstance(each, dict) else each for each in given
-    ]
+    inners = [each.get("function", each) if isinstance(each, dict) else each for each in given]
+    names = [each.get("name") if isinstance(each, dict) else each for each in inners]
     listed.finish()
     return tuple(tool for tool in tools if tool.name in names), MODES[mode], ""
 

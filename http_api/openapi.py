@@ -35,7 +35,8 @@ def description(info: ModelInfo) -> Schema:
             "version": info.version,
             "description": "The APIs of OpenAI and Anthropic as OpenSLED serves them. Fields that are not listed are "
             "refused by name, or with --lenient left out and named in the header OpenSLED-Ignored. What is "
-            'empty (null, "", [] or {}) counts as absent.',
+            'empty (null, "", [] or {}) counts as absent. Messages, input, tools and tool_choice are read in more '
+            "forms than stand here: those of the other APIs, and of histories.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "./", "description": "this address"}],

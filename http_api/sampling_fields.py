@@ -22,11 +22,12 @@ def read_params(fields: Fields, info: ModelInfo, max_tokens: int) -> SamplingPar
 
     Raises InvalidRequest, and Unsupported for what the server that `info` describes does not serve.
     """
-    theirs = fields.number("repeat_penalty", None)  # llama.cpp's name of repetition_penalty
+    theirs = fields.number("repeat_penalty", 1.0)  # llama.cpp's name of repetition_penalty
     try:
-        return _read_params(fields, info, max_tokens, 1.0 if theirs is None else theirs)
+        SamplingParams(repetition_penalty=theirs)  # refused also beside the other name, which goes first
+        return _read_params(fields, info, max_tokens, theirs)
     except RequestError as error:
-        if theirs is not None and error.field == "repetition_penalty":
+        if theirs != 1 and error.field == "repetition_penalty":
             raise type(error)(f"repeat_penalty: {error}", "repeat_penalty") from error
         raise
 

@@ -253,12 +253,10 @@ def thinking() -> Schema:
 
 
 def _switches() -> Schema:
-    kind = open_object({"type": one_of(*TYPES, None)})
+    kind = open_object({"type": one_of(*TYPES, *EMPTY, False)})
     return {
         "enable_thinking": switch("Whether the model thinks before it answers."),
-        "thinking": optional(
-            {"anyOf": [{"type": "boolean"}, kind]}, "The same, as DeepSeek and GLM have it."
-        ),
+        "thinking": optional({"anyOf": [one_of(True, 0), kind]}, "The same, as DeepSeek and GLM have it."),
         EFFORT: optional(TEXT, "How much it thinks; none = not at all."),
     }
 
@@ -356,11 +354,12 @@ def _messages(info: ModelInfo) -> list[Schema]:
     return [
         open_object({"role": one_of("system", "developer", "user"), **said}, "role", "content"),
         open_object(assistant, "role"),
-        open_object({"role": one_of("tool", "function"), **said, **answered}, "role"),
+        open_object({"role": one_of("tool", "function"), **said, **answered, "content": TOLD}, "role"),
     ]
 
 
 CALL_ID = "Without one the call is numbered."
+TOLD: Schema = {"description": "A text, a list of parts, or any other JSON, which is read as a text."}
 RESULT_ID = "The call it answers; without one the next call that waits, of the same name if it has one."
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from schemathesis import Case, GenerationMode
@@ -24,12 +25,19 @@ NAMES = (
     "content_type_conformance",
     "response_headers_conformance",
     "response_schema_conformance",
-    "negative_data_rejection",
 )
+REFUSED = "negative_data_rejection"
+MORE_FORMS = re.compile(r"\b(messages|input|tools|tool_choice)\b")  # as the description says
 
 
-def checks(*, accepts: bool) -> list[Any]:
-    return [CHECKS.get_one(name) for name in (*NAMES, *([ACCEPTED] if accepts else ()))]
+def checks(case: Case, *, accepts: bool) -> list[Any]:
+    spoilt = getattr(case.meta.phase.data, "description", None) if case.meta else None
+    names = [
+        *NAMES,
+        *([ACCEPTED] if accepts else ()),
+        *([] if MORE_FORMS.search(spoilt or "") else [REFUSED]),
+    ]
+    return [CHECKS.get_one(name) for name in names]
 
 
 def is_valid(case: Case) -> bool:
@@ -85,7 +93,8 @@ def _relate_tools(body: dict[str, Any]) -> None:
     name, kind = (_name(choice), choice.get("type")) if isinstance(choice, dict) else ("", choice)
     if isinstance(choice, str) and not is_nothing(choice) and choice.lower() not in MODES:
         name = choice
-    if (name and name not in tools) or (kind in MUST_CALL and not tools):
+    listed = (choice.get("allowed_tools") or choice) if isinstance(choice, dict) else {}
+    if (name and name not in tools) or (kind in MUST_CALL and not tools) or listed.get("mode") in MUST_CALL:
         body.pop("tool_choice")
     if tools and LOGPROBS in (body.get("include") or ()):
         body["tool_choice"] = "none"

@@ -35,7 +35,7 @@ def keep_to_the_description(case):
         case.body = relate(case.body, VOCABULARY)
     if URL:
         case.body = brief(case.body)
-    case.validate_response(case.call(), checks=checks(accepts=not URL))
+    case.validate_response(case.call(), checks=checks(case, accepts=not URL))
 
 
 @SCHEMA.parametrize()

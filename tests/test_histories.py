@@ -120,7 +120,10 @@ def test_items_of_other_services_are_told(items, read):
     assert [turn.content for turn in backend.tasks[0].prompt[1:-1]] == read
 
 
-RESULTS = [({"temp": 21.5}, '{"temp": 21.5}'), (3, "3"), ([1, "ü"], '[1, "ü"]')]
+RESULTS = [
+    ({"temp": 21.5}, '{"temp": 21.5}'), (3, "3"), ([1, "ü"], '[1, "ü"]'), ({"type": 5}, '{"type": 5}'),
+    ([{"text": 5}], '[{"text": 5}]'), ([{"type": "text"}], '[{"type": "text"}]'),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES, OLLAMA])

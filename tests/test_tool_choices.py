@@ -39,6 +39,7 @@ CHOICES = [
     ({"type": "allowed_tools", "mode": "required", "tools": [FLAT]}, "required", "", ("clock",)),
     ({"type": "allowed_tools", "mode": "auto", "tools": [NESTED, {"name": "door"}]}, "auto", "", ("clock", "door")),
     ({"type": "allowed_tools", "allowed_tools": {"tools": [NESTED, "lamp"]}}, "auto", "", ("lamp", "clock")),
+    ({"type": "allowed_tools", "tools": [{"type": "mcp", "server_label": "s"}, FLAT]}, "auto", "", ("clock",)),
 ]  # fmt: skip
 
 

@@ -56,7 +56,7 @@ def message_request(body: dict[str, Any], info: ModelInfo, headers: Headers) -> 
     if BETA in headers:
         leave_out(BETA)
     for name, remedy in ELSEWHERE.items():
-        if fields.take(name) not in (None, "", [], {}):
+        if fields.take(name) is not None:
             raise Unsupported(f"{name} is not supported: {remedy}", name)
     prompt = read_messages(fields, info.images)
     require_template(info, "messages")

@@ -25,7 +25,16 @@ from http_api.replies import (
     switch,
 )
 from http_api.sampling_fields import MAX_STOPS
-from http_api.schemas import CALL_ID, RESULT_ID, arguments, content, everywhere, thinking, without_effect
+from http_api.schemas import (
+    CALL_ID,
+    RESULT_ID,
+    TOLD,
+    arguments,
+    content,
+    everywhere,
+    thinking,
+    without_effect,
+)
 from opensled.core.bounds import MAX_TOOLS
 from opensled.core.messages import GUIDE, MIN_TEMPERATURE, ModelInfo
 
@@ -50,7 +59,7 @@ def components(info: ModelInfo) -> Schema:
 
 def _fields() -> Schema:
     warm = {"type": "number", "minimum": MIN_TEMPERATURE, "maximum": MAX_TEMPERATURE}
-    elsewhere = {name: {**one_of(*EMPTY), "description": remedy} for name, remedy in ELSEWHERE.items()}
+    elsewhere = {name: {**one_of(*EMPTY, False), "description": remedy} for name, remedy in ELSEWHERE.items()}
     return {
         "messages": {**items(ref("MessageTurn"), 1), "description": "The last one is not the assistant's."},
         "system": {**content(), "description": "Before the messages."},
@@ -118,7 +127,7 @@ def _turns(info: ModelInfo) -> list[Schema]:
     result = {
         "type": one_of(RESULT),
         "tool_use_id": optional(TEXT, RESULT_ID),
-        "content": content(*pictures),
+        "content": TOLD,
         "is_error": switch('The result begins with "Error: " then.'),
     }
     said = {

@@ -1,7 +1,7 @@
 """The JSON schema of a request for a response: the fields and ranges that response_request.py reads."""
 
 from http_api.effects import EMPTY
-from http_api.guide_schemas import NAME, ONLY_TEXT, OTHER, function, json_schema, no_tools, tools
+from http_api.guide_schemas import FUNCTION, NAME, ONLY_TEXT, OTHER, function, json_schema, no_tools, tools
 from http_api.replies import (
     COUNT,
     TEXT,
@@ -19,17 +19,15 @@ from http_api.response_api.response_request import ELSEWHERE, INCLUDED, LOGPROBS
 from http_api.schemas import (
     CALL_ID,
     RESULT_ID,
+    TOLD,
     arguments,
     content,
     everywhere,
-    part,
     picture,
     thinking,
     without_effect,
 )
 from opensled.core.messages import GUIDE, MAX_TOP_LOGPROBS, ModelInfo
-
-FUNCTION = one_of("function")
 
 
 def components(info: ModelInfo) -> Schema:
@@ -122,11 +120,5 @@ def _calls() -> list[Schema]:
 
 
 def _output() -> Schema:
-    kind = one_of(*OUTPUTS)
-    fields = {
-        "type": kind,
-        "call_id": optional(TEXT, RESULT_ID),
-        "name": optional(TEXT, ""),
-        "output": {"anyOf": [content(), part()]},
-    }
-    return open_object(fields, "type")
+    named = {"call_id": optional(TEXT, RESULT_ID), "name": optional(TEXT, "")}
+    return open_object({"type": one_of(*OUTPUTS), **named, "output": TOLD}, "type")
