@@ -15,7 +15,7 @@ from http_api.guides import MODES
 THINKING = ("chat_template_kwargs", "reasoning", "reasoning_effort", "thinking", "enable_thinking")
 LOGPROBS = "message.output_text.logprobs"
 FUNCTIONS = (None, "function", "custom")  # types of tools that the client runs
-MUST_CALL = ("required", "any")
+MUST_CALL = ("required", "any", True)
 # "Valid is accepted" cannot be asked of a real server: it alone knows whether a prompt fits its context, and which
 # keywords of a JSON schema its grammar can keep to.
 ACCEPTED = "positive_data_acceptance"
