@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import re
+import os
 import shutil
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from opensled.cli.main import VERBS
 
 pytestmark = [pytest.mark.system, pytest.mark.skipif(not shutil.which("cc"), reason="there is no C compiler")]
 PAGE = (Path(__file__).parents[1] / "docs/security.md").read_text()
-ROWS = re.findall(r"^\| (.*) \| (.*) \|$", PAGE.partition("| command | calls |\n|---|---|\n")[2].partition("\n\n")[0], re.M)
+TABLE = PAGE.partition("| command | calls |\n|---|---|\n")[2].partition("\n\n")[0]
 # Loaded before all other libraries: notes what Python, pip and gRPC look up and connect to.
 NOTING = r"""
 #include <dlfcn.h>
@@ -27,7 +26,7 @@ NOTING = r"""
 #include <stdlib.h>
 static void note(const char *host, const char *port) {
     FILE *file = fopen(getenv("NOTED"), "a");
-    fprintf(file, "%s:%s\n", host, port);
+    fprintf(file, "%s%s\n", host, port);
     fclose(file);
 }
 int getaddrinfo(const char *host, const char *port, const struct addrinfo *wanted, struct addrinfo **found) {
@@ -35,78 +34,92 @@ int getaddrinfo(const char *host, const char *port, const struct addrinfo *wante
     return ((int (*)())dlsym((void *)-1, "getaddrinfo"))(host, port, wanted, found);
 }
 int connect(int fd, const struct sockaddr *to, socklen_t size) {
-    char host[99], port[9];
+    char host[99], port[9] = ":";
     int kind = 0;
     socklen_t width = sizeof kind;
     getsockopt(fd, SOL_SOCKET, SO_TYPE, &kind, &width);
-    if (kind == SOCK_STREAM && to->sa_family != AF_UNIX && !getnameinfo(to, size, host, 99, port, 9, 3))
+    if (kind == SOCK_STREAM && to->sa_family != AF_UNIX && !getnameinfo(to, size, host, 99, port + 1, 8, 3))
         note(host, port);
     return ((int (*)())dlsym((void *)-1, "connect"))(fd, to, size);
 }
 """
-INDEX, HUB, SERVER, DRAFTS, METRICS = "package index", "model hub", "server", "`--draft-url`", "`--metrics`"
-CALLS = {
-    "pull smollm2": {INDEX},
-    "pull Some-Org/Small": {HUB},
-    "run smollm2": {INDEX},
-    "run Some-Org/Small": {HUB},
-    "demo --model smollm2": {INDEX},
-    "serve Some-Org/Small --engine torch --listen 127.0.0.1:0": {HUB},
-    "relay --model Some-Org/Small --engine torch --upstream {server} --listen 127.0.0.1:0": {HUB},
-    "selftest --model Some-Org/Small --device cpu": {HUB},
-    "generate Hi --max-tokens 2 --server {server}": {SERVER},
-    "chat --server {server}": {SERVER},
-    "doctor --server {server}": {SERVER},
-    "profile calibrate --server {server}": {SERVER},
-    "drafts pull --server {server} --signer local:{key}": {SERVER},
-    "top --once --metrics {metrics}": {METRICS},
-    "serve tiny --listen 127.0.0.1:0 ...": set(),
-    "relay --model tiny --upstream {server} --listen 127.0.0.1:0 ...": {SERVER},
-    "edge --server {server} --draft-url {drafts} --http 127.0.0.1:0 ...": {SERVER, DRAFTS},
+SERVE = "--engine llamacpp --threads 1 --listen 127.0.0.1:0"
+# What the table calls those who are called -> a name that nobody has, or the key of `places`
+CALLED = {
+    "package index": "index.invalid",
+    "model hub": "hub.invalid",
+    "the server": "SERVER",
+    "`--draft-url`": "DRAFTS",
+    "`--metrics`": "METRICS",
 }
-ALONE = (
-    *("config init", "models list", "models path tiny", "profile list", "profile show pi-5", "profile detect"),
-    *("pair list --folder {folder}", "kept list --keep-text {folder}", "drafts list --store {folder}"),
-    *("service status", "plan --accelerator rtx4090 --devices pi --users 2"),
-)
-
-
-class World:
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        (folder / "note.c").write_text(NOTING)
-        subprocess.run(["cc", "-shared", "-fPIC", "-w", "-o", folder / "note.so", folder / "note.c"], check=True)
-        own = ("HOME", "OPENSLED_CACHE_DIR", "HF_HOME", "XDG_CONFIG_HOME")
-        self.environment = {
-            **clean_environment(), **dict.fromkeys(own, str(folder)), "LD_PRELOAD": str(folder / "note.so"),
-            "NOTED": str(folder / "noted"), "HF_ENDPOINT": "http://hub.invalid", "PIP_RETRIES": "0",
-            "PIP_INDEX_URL": "http://index.invalid/simple", "PIP_CONFIG_FILE": "/dev/null",
-        }
-        self.places = {"server": "", "metrics": f"127.0.0.1:{free_port()}", "drafts": f"http://127.0.0.1:{free_port()}"}
-
-    def called(self, words: str, module: str = "opensled") -> set[str]:
-        noted = self.folder / "noted"
-        noted.write_text("")
-        filled = [word.format(**self.places, folder=self.folder, key="0" * 64) for word in words.split()]
-        if filled[-1] == "...":
-            with Process(filled[:-1], environment=self.environment, isolated=True) as process:
-                process.wait_ready()
-        else:
-            subprocess.run([sys.executable, "-m", module, *filled], env=self.environment, timeout=120, stdin=subprocess.DEVNULL)
-        return set(noted.read_text().split())
+OWN = {"127.0.0.1", "localhost", "0.0.0.0", "::"}  # looked up, and no connection
+# A command, which ends by itself or with `...` is ended once it is ready, and whom it calls by the table
+CALLS = {
+    "pull smollm2": ["package index"],
+    "pull Some-Org/Small": ["model hub"],
+    "run smollm2": ["package index"],
+    "run Some-Org/Small": ["model hub"],
+    "demo --model smollm2": ["package index"],
+    "serve Some-Org/Small --engine torch --listen 127.0.0.1:0": ["model hub"],
+    "generate Hi --max-tokens 2 --server SERVER": ["the server"],
+    "chat --server SERVER": ["the server"],
+    "doctor --server SERVER": ["the server"],
+    "profile calibrate --server SERVER --out FOLDER/profile": ["the server"],
+    f"drafts pull --server SERVER --signer local:{'0' * 64}": ["the server"],
+    "top --once --metrics METRICS": ["`--metrics`"],
+    f"serve tiny {SERVE} ...": [],
+    f"relay --model tiny --upstream SERVER {SERVE} ...": ["the server"],
+    "edge --server SERVER --draft-url http://DRAFTS --http 127.0.0.1:0 ...": ["the server", "`--draft-url`"],
+    "profile list": [],
+    "models list": [],
+    "config init": [],
+    "profile detect": [],
+    "service status": [],
+    "kept list --keep-text FOLDER": [],
+    "pair list --folder FOLDER": [],
+}
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    world = World(tmp_path_factory.mktemp("world"))
-    with Process(["serve", "tiny", "--listen", "127.0.0.1:0", "--metrics", world.places["metrics"]], isolated=True) as server:
-        world.places["server"] = server.wait_ready()
-        yield world
+def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """By its name in CALLS: a server and its metrics, an address where nothing listens, and an own folder."""
+    folder = tmp_path_factory.mktemp("noting")
+    (folder / "note.c").write_text(NOTING)
+    subprocess.run(["cc", "-shared", "-fPIC", "-w", "-o", folder / "note.so", folder / "note.c"], check=True)
+    found = {name: f"127.0.0.1:{free_port()}" for name in ("METRICS", "DRAFTS")}
+    words = ["serve", "tiny", *SERVE.split(), "--metrics", found["METRICS"]]
+    with Process(words, isolated=True) as server:
+        yield {**found, "SERVER": server.wait_ready(), "FOLDER": str(folder)}
 
 
 @pytest.mark.parametrize("words", CALLS)
-def test_x(world, words):
-    print(words, world.called(words))
-def test_alone(world):
-    for w in ALONE:
-        print(w, world.called(w))
+def test_a_command_calls_whom_the_table_names(words: str, places: dict[str, str]) -> None:
+    verb = max((verb for verb in VERBS if words.startswith(verb)), key=len)
+    row = next((row for row in TABLE.splitlines() if f"`{verb}`" in row.partition(" | ")[0]), "")
+    assert all(name in row.partition(" | ")[2] for name in CALLS[words])
+    expected = {places.get(CALLED[name], CALLED[name]) for name in CALLS[words]}
+    assert called(words, places) == expected
+
+
+def called(words: str, places: dict[str, str]) -> set[str]:
+    """The names and the addresses that a command's processes look up or connect to, but for their own."""
+    folder = places["FOLDER"]
+    noted = Path(folder, "noted")
+    noted.write_text("")
+    for name, place in places.items():
+        words = words.replace(name, place)
+    inherited = {
+        name: value for name, value in clean_environment().items() if not name.startswith(("PIP_", "HF_"))
+    }
+    environment = {
+        **inherited, **dict.fromkeys(("HOME", "OPENSLED_CACHE_DIR", "XDG_CONFIG_HOME"), folder),
+        "LD_PRELOAD": f"{folder}/note.so", "NOTED": str(noted), "HF_ENDPOINT": "http://hub.invalid",
+        "PIP_INDEX_URL": "https://index.invalid/simple", "PIP_RETRIES": "0", "PIP_CONFIG_FILE": os.devnull,
+    }  # fmt: skip
+    command = [sys.executable, "-m", "opensled", *words.removesuffix(" ...").split()]
+    if words.endswith("..."):
+        with Process(command[3:], environment=environment, isolated=True) as process:
+            process.wait_ready(300)
+    else:
+        subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=300)
+    return {line.removeprefix("::ffff:") for line in noted.read_text().split()} - OWN

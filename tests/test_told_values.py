@@ -11,7 +11,9 @@ import pytest
 from tests.layers import ROOMS
 
 ROOT = Path(__file__).parents[1]
-SPELLED = dict(enumerate("no one two three four five six seven eight nine ten".split()))
+SPELLED = dict(
+    enumerate(["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"])
+)
 # PAGE: a sentence, {} for each value and … for what stands between => MODULE: the values
 TOLD = """
 draft-length: after {} tokens before the first hint => edge_client.lengths.base: UNADVISED

@@ -24,7 +24,7 @@ Config = TypeVar("Config")
 SWITCHES = ("OPENSLED_CONFIG", "OPENSLED_NO_CONFIG", "OPENSLED_CACHE_DIR")
 FOREIGN = re.compile(r"OPENSLED(_\w+)?_(SERVICE|PORT)(_\w+)?")
 FOLDER_FILE = Path("opensled.toml")  # of the current folder, which may be a stranger's
-LARGEST = 2**31 - 1  # of a whole number without a bound of its own: gRPC, torch and llama.cpp count in 32 bits
+LARGEST = 10**9  # of a whole number without a bound of its own: libraries count in 32 bits
 WORDS = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
 
 
