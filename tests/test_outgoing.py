@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -108,9 +109,8 @@ def called(words: str, places: dict[str, str]) -> set[str]:
     noted.write_text("")
     for name, place in places.items():
         words = words.replace(name, place)
-    inherited = {
-        name: value for name, value in clean_environment().items() if not name.startswith(("PIP_", "HF_"))
-    }
+    others = re.compile(r"PIP_|HF_|.*_proxy$", re.IGNORECASE)
+    inherited = {name: value for name, value in clean_environment().items() if not others.match(name)}
     environment = {
         **inherited, **dict.fromkeys(("HOME", "OPENSLED_CACHE_DIR", "XDG_CONFIG_HOME"), folder),
         "LD_PRELOAD": f"{folder}/note.so", "NOTED": str(noted), "HF_ENDPOINT": "http://hub.invalid",
