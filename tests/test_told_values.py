@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from edge_client.drafters import DRAFTERS
 from tests.layers import ROOMS
+from verify_server.options.registries import SERVER_DRAFTERS
 
 ROOT = Path(__file__).parents[1]
 SPELLED = dict(
@@ -93,6 +95,11 @@ def test_the_lists_that_the_pages_repeat_are_whole() -> None:
     readme = (ROOT / "README.md").read_text()
     tests = set(re.findall(r"^((?:test-|vllm-test)[a-z]*):", (ROOT / "Makefile").read_text(), re.M))
     assert tests and tests <= set(re.findall(r"[\w-]+", readme.partition("make test ")[2].partition("\n")[0]))
+    drafters = (ROOT / "docs/drafters.md").read_text()
+    for head, registry in (("| name |", DRAFTERS), ("| `serve --server-drafter` |", SERVER_DRAFTERS)):
+        rows = drafters.partition(head)[2].partition("\n\n")[0].splitlines()[2:]
+        named = {name for row in rows for name in re.findall(r"`([a-z]+)[:`]", row.split(" | ")[0])}
+        assert named - {"auto"} == {*registry.entries}
     (roomed,) = re.findall(r"^(.*) have rooms, and no file", (ROOT / "docs/structure.md").read_text(), re.M)
     assert set(re.findall(r"`(\w+)`", roomed)) == set(ROOMS)
     outside = {file.name for package in ROOMS for file in (ROOT / package).glob("*.py")}
