@@ -146,6 +146,7 @@ class DeviceConfig(LinkConfig):
         0,
         "CPU threads of the draft model; 0 = as calibrated, else the number of physical cores minus one",
         low=0,
+        high=1024,
         metavar="N",
     )
     pace: float = option(

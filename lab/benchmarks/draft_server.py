@@ -31,7 +31,7 @@ from edge_client.draft_servers.server import ServerFactory
 from edge_client.drafters.base import Drafter, DrafterFactory, DrafterOptions
 from edge_client.drafters.llamacpp import LlamaCppFactory
 from lab.benchmarks.figure import Comparison, Figure
-from lab.benchmarks.peer_server import command, running
+from lab.benchmarks.peer_server import command, require, running
 from lab.benchmarks.program import (
     add_quick_and_out,
     exit_code,
@@ -72,6 +72,7 @@ def main(words: list[str] | None = None) -> int:
 
 
 def _run(arguments: Namespace) -> int:
+    require()
     items, folder = 2 if arguments.quick else arguments.items, folder_of(arguments)
     origin = provenance()
     raw, request_ms = _measure(items)

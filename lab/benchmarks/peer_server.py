@@ -27,10 +27,15 @@ class Running(NamedTuple):
     pid: int
 
 
-def command(model: Path, port: int, slots: int, context: int, speculative: str = "none") -> list[str]:
-    """The command of a server of one thread whose `slots` have `context` positions each. Raises NotFound."""
+def require() -> None:
+    """Raises NotFound where this peer is not installed: called before anything is measured."""
     if find_spec("xllamacpp") is None:
         raise NotFound(f"llama.cpp's server needs one more package: {distribution.command('bench')}", "peer")
+
+
+def command(model: Path, port: int, slots: int, context: int, speculative: str = "none") -> list[str]:
+    """The command of a server of one thread whose `slots` have `context` positions each. Raises NotFound."""
+    require()
     flags = ("--slots", str(slots), "--context", str(context), "--speculative", speculative)
     return [sys.executable, "-m", "lab.benchmarks.peer_server", str(model), str(port), *flags]
 

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from hw_profiles import catalog
+from lab.benchmarks.peer_server import require
 from lab.benchmarks.program import add_quick_and_out, exit_code, folder_of, names_of, parser_of, say
 from lab.benchmarks.readme import write_readme
 from lab.benchmarks.real_contenders import DISTILLED, SELF, add_models, draft_models, told_file
@@ -135,6 +136,7 @@ def _positive(option: str, number: int) -> int:
 
 
 def _measure(arguments: Namespace) -> int:
+    require()
     task = Task.of(arguments)
     raw = read_kept(task.path)
     check_alike(raw, task.about)

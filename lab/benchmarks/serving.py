@@ -23,7 +23,7 @@ from typing import Any
 
 from hw_profiles.detect import usable_cores
 from lab.benchmarks.peer_chats import Contender
-from lab.benchmarks.peer_server import running
+from lab.benchmarks.peer_server import require, running
 from lab.benchmarks.program import add_quick_and_out, exit_code, folder_of, parser_of, say, table, write_page
 from lab.benchmarks.real_texts import KINDS, prompts
 from lab.benchmarks.serving_plain import PLAIN, PlainContender, plain
@@ -188,6 +188,8 @@ def markdown(document: Mapping[str, Any]) -> str:
 def run(arguments: Namespace) -> int:
     """Measure, write, and print the table."""
     engines = arguments.engines.split(",")
+    if "llamacpp" in engines:
+        require()
     users = [1] if arguments.quick else [int(each) for each in arguments.users.split(",")]
     repeats = 1 if arguments.quick else arguments.repeats
     if repeats * sum(users) > (most := len(list(questions()))):
@@ -206,14 +208,14 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def main() -> int:
+def main(words: list[str] | None = None) -> int:
     """The command line."""
     parser = parser_of("serving", __doc__)
     parser.add_argument("--engines", default="llamacpp,torch", help="default %(default)s")
     parser.add_argument("--users", default="1,4,8", help="who ask at the same time; default %(default)s")
     parser.add_argument("--repeats", type=int, default=5, help="default %(default)s")
     add_quick_and_out(parser)
-    return exit_code(lambda: run(parser.parse_args()))
+    return exit_code(lambda: run(parser.parse_args(words)))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from itertools import count
 
 import pytest
 
+from lab.benchmarks import draft_server, peer_server, program, remote_drafts, serving
 from lab.benchmarks.draft_server import BLOCK, BY_IDS, OWN, _figure, _table, block_ms, follow, main, share
 from opensled.core.messages import SamplingParams
 from opensled.core.sampling import Sampler
@@ -45,3 +46,22 @@ def test_help(capsys):
     with pytest.raises(SystemExit):
         main(["--help"])
     assert "--items" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("figure", [draft_server, remote_drafts, serving])
+def test_a_peer_that_is_not_installed_is_named_before_anything_is_loaded(
+    figure, monkeypatch, tmp_path, capsys
+):
+    monkeypatch.setenv("OPENSLED_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(peer_server, "find_spec", lambda name: None)
+    assert figure.main(["--quick"]) == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: llama.cpp's server needs one more package: ") and "[bench]" in line
+
+
+def test_a_library_that_is_not_installed_is_named_with_its_extra(capsys):
+    def work():
+        raise ModuleNotFoundError("No module named 'xllamacpp'", name="xllamacpp")
+
+    assert program.exit_code(work) == 1
+    assert "No module named 'xllamacpp'; run: " in capsys.readouterr().err

@@ -50,9 +50,9 @@ def _seconds(engine: TargetEngine, step: Sequence[Segment], clock: Callable[[], 
 
 
 def _step(engine: TargetEngine, sessions: int, tokens: int, rows: int) -> Sequence[Segment]:
-    """As many sessions as have room, each in the first KV blocks that no other one has."""
+    """As many sessions and tokens as have room, each session in the first KV blocks that no other one has."""
     info = engine.info
-    tokens = min(tokens, info.context_length)
+    tokens = min(tokens, info.context_length, info.num_blocks * info.block_size)
     needed = -(-tokens // info.block_size)
     sessions = min(sessions, info.num_blocks // needed)
     blocks = [tuple(range(each * needed, (each + 1) * needed)) for each in range(sessions)]

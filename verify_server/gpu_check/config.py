@@ -25,5 +25,5 @@ class SelftestConfig:
     answers: int = option(
         200, "number of answers to compare with those of the CPU", low=1, metavar="N", often=True
     )
-    threads: int = option(0, "CPU threads of the target; 0 = torch's choice", low=0, metavar="N")
+    threads: int = option(0, "CPU threads of the target; 0 = torch's choice", low=0, high=1024, metavar="N")
     json: bool = option(False, "print the result as JSON")

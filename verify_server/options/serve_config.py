@@ -137,6 +137,7 @@ class ServeConfig(LimitsConfig, GpuConfig, AdaptConfig, AccessConfig):
         0,
         "CPU threads of the target; 0 = the fastest number, measured at the first start",
         low=0,
+        high=1024,
         metavar="N",
     )
     vllm: str = option(

@@ -71,7 +71,7 @@ class QualityConfig:
     )
     draft_length: int = option(15, "draft length, in tokens", low=1, metavar="K", often=True)
     engine: str = option("torch", "engine of the server", metavar="NAME")
-    threads: int = option(1, "CPU threads of the server", low=0, metavar="N")
+    threads: int = option(1, "CPU threads of the server", low=0, high=1024, metavar="N")
     out: str = option(
         "",
         "folder for quality.json, answers.jsonl and quality.html (shows changed texts side by side)",

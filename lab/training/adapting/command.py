@@ -132,5 +132,5 @@ def _next_step(passes: bool, config: AdaptConfig) -> str:
         )
     return (
         "it gains too little, so nothing was written; let the target write more (--positions), read it more often "
-        "(--epochs), or accept less (--least-gain)"
+        "(--epochs), or accept less (--min-gain)"
     )

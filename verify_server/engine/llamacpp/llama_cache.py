@@ -190,7 +190,7 @@ def _bytes(data: np.ndarray) -> Any:
 
 def _parameters(cells: int, sequences: int) -> Any:
     params = llama_cpp.llama_context_default_params()
-    params.n_ctx, params.n_seq_max = cells, sequences
+    params.n_ctx, params.n_seq_max = max(cells, sequences), sequences  # fewer cells than those: it aborts
     params.n_batch = params.n_ubatch = BATCH
     params.kv_unified = True  # any sequence may take any cell
     params.swa_full = True  # else a window's cache drops what a rollback needs
