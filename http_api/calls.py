@@ -47,7 +47,9 @@ class CallReader:
         self._form = form
         begun = leads(form)
         self._marks = tuple(filter(None, begun))
-        self._heads = {head: name for lead in begun.values() for head, name in self._spell(lead, form).items()}
+        self._heads = {
+            head: name for lead in begun.values() for head, name in self._spell(lead, form).items()
+        }
         self._held = ""  # text that is not decided yet
         self._read: Callable[[], list[AnswerPiece] | None] = self._beginning
         self._margin = ""  # blanks before the first mark; no text if a call follows

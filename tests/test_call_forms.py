@@ -108,7 +108,9 @@ def test_what_a_family_writes_is_held_and_read(name):
     assert not allows(guides, required, answer.replace("lampshade", "lantern"))
 
 
-@pytest.mark.parametrize("name", ["qwen3-coder", "seed-oss", "minimax-m2", "deepseek-v3", "deepseek-v3.1", "kimi-k2", "step-3"])
+@pytest.mark.parametrize(
+    "name", ["qwen3-coder", "seed-oss", "minimax-m2", "deepseek-v3", "deepseek-v3.1", "kimi-k2", "step-3"]
+)
 def test_a_call_without_its_outer_tag_is_held_and_read(name):
     family = chats(FAMILIES[name])
     guides = GuideCompiler(tagged_tokenizer(), PADDED, (EOS,), FAMILIES[name], family.calls)
