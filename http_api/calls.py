@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 from http_api.call_arguments import Balance, Literals, Tags
 from opensled.core.messages import CallForm, Guide, Tool
 from opensled.core.protocol import overlap
-from opensled.text.call_forms import BARE, CALLING, exact, match, opening
+from opensled.text.call_forms import BARE, CALLING, exact, leads, match, opening
 
 FENCES = ("```json", "<tools>")  # around calls of models that do not keep to their mark, as Qwen2.5-Coder
 
@@ -45,7 +45,11 @@ class CallReader:
         if self._beside:  # then blanks are where JSON has them
             form = CallForm(*[re.sub(r"␣?([{}:,])␣?", r"␣\1␣", text) for text in form])
         self._form = form
-        self._heads = self._spell(form.first + form.head, form)
+        begun = leads(form)
+        self._marks = tuple(filter(None, begun))
+        self._heads = {
+            head: name for lead in begun.values() for head, name in self._spell(lead, form).items()
+        }
         self._held = ""  # text that is not decided yet
         self._read: Callable[[], list[AnswerPiece] | None] = self._beginning
         self._margin = ""  # blanks before the first mark; no text if a call follows
@@ -79,12 +83,12 @@ class CallReader:
         start = self._held.lstrip()
         for fence in FENCES:
             start = start.removeprefix(fence).lstrip()
-        if any(mark.startswith(start) and start != mark for mark in (self._mark, *FENCES)):
+        if any(mark.startswith(start) and start != mark for mark in (*self._marks, *FENCES)):
             return None
         self._read = self._head
         if start.startswith("{") and self._form.arguments == "json":
             self._heads |= self._spell(BARE.head, BARE)
-        elif not start.startswith(self._mark):
+        elif self._marks and not start.startswith(self._marks):
             self._read = self._text
         if self._read == self._head:
             self._margin, self._held = self._held[: -len(start)], start
@@ -92,13 +96,18 @@ class CallReader:
 
     def _text(self) -> list[AnswerPiece] | None:
         """Text up to the next mark; a tail that may begin one is held back."""
-        text, mark, rest = self._held.partition(self._mark) if self._mark else (self._held, "", "")
-        if mark:
-            self._held, self._read = mark + rest, self._head
-            return [AnswerPiece("text", text)] if text else []
-        self._held = text[len(text) - overlap(text, self._mark) :]
-        shown = text.removesuffix(self._held)
-        return [AnswerPiece("text", shown)] if shown else None
+        text, marked = self._cut()
+        return [AnswerPiece("text", text)] if text else [] if marked else None
+
+    def _cut(self) -> tuple[str, bool]:
+        """Take what stands before the next mark, or before what may become one; whether a mark is there."""
+        places = [at for mark in self._marks if (at := self._held.find(mark)) >= 0]
+        kept = max((overlap(self._held, mark) for mark in self._marks), default=0)
+        at = min(places, default=len(self._held) - kept)
+        text, self._held = self._held[:at], self._held[at:]
+        if places:
+            self._read = self._head
+        return text, bool(places)
 
     def _head(self) -> list[AnswerPiece] | None:
         """The call up to the beginning of its arguments."""
@@ -106,8 +115,8 @@ class CallReader:
         if found is None:
             return None
         if not found:
-            marked = bool(self._mark) and self._held.startswith(self._mark)
-            length = len(self._mark) if marked else 1 if self._mark else len(self._held)
+            mark = next((each for each in self._marks if self._held.startswith(each)), "")
+            length = len(mark) or (1 if self._mark else len(self._held))
             text, self._held, self._read = self._held[:length], self._held[length:], self._text
             text, self._margin = self._margin + text, ""
             return [AnswerPiece("text", text)]
@@ -151,11 +160,7 @@ class CallReader:
 
     def _behind(self) -> list[AnswerPiece] | None:
         """Behind calls, where only the mark begins another one."""
-        _, mark, rest = self._held.partition(self._mark) if self._mark else ("", "", "")
-        self._held = mark + rest if mark else self._held[len(self._held) - overlap(self._held, self._mark) :]
-        if mark:
-            self._read = self._head
-        return [] if mark else None
+        return [] if self._cut()[1] else None
 
     def _whole(self) -> None:
         """An object that begins as a call does, up to the end of the answer."""

@@ -22,6 +22,8 @@ ANNOTATIONS = frozenset(
         "effort", "task_budget", "context_management", "inference_geo", "speed", "diagnostics",
         "user_profile_id", "workspace_id", "anthropic_beta", "anthropic_version", "input_examples", "defer_loading",
         "allowed_callers", "eager_input_streaming", "fallbacks", "fallback_credit_token", "billing_policy",
+        # of tools of MCP servers, which no model is told
+        "annotations", "outputSchema", "title", "icons", "execution", "_meta", "display_name",
         # belongs to sampling that is off, or to a context that is never shortened
         "mirostat_tau", "mirostat_eta", "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers",
         "xtc_threshold", "dynatemp_exponent", "length_penalty", "early_stopping", "num_ctx", "n_ctx", "n_keep",

@@ -118,6 +118,9 @@ HANDLERS: dict[Any, Any] = {
 
 def _http_error_object(request: Request, error: HTTPException) -> dict[str, Any]:
     """Its body in OpenAI's form."""
-    message = f"{error.detail}: {request.method} {request.url.path[:QUOTED]}"
+    way = "; GET /openapi.json lists the paths" if error.status_code == 404 else ""
+    if error.headers and "Allow" in error.headers:
+        way = f"; it takes {error.headers['Allow']}"
+    message = f"{error.detail}: {request.method} {request.url.path[:QUOTED]}{way}"
     code = HTTP_CODES.get(error.status_code, "invalid_request")
     return error_body(message, "invalid_request_error", code)

@@ -23,7 +23,6 @@ CHOICES = ("none", "auto", "required")
 MODES = {**{mode: mode for mode in CHOICES}, "any": "required"}  # as clients spell them
 NAMED = ("function", "tool", "custom")  # types of a choice of one tool
 SCHEMAS = ("parameters", "input_schema", "inputSchema")  # of arguments: OpenAI's, Anthropic's, MCP servers'
-OF_MCP = ("annotations", "outputSchema", "title", "icons", "execution", "_meta")  # which no model is told
 Choice = tuple[tuple[Tool, ...], tuple[str, str], bool]  # see `read_choice`
 
 
@@ -146,6 +145,8 @@ def functions(
         if kind == "function" or (kind == "custom" and (custom or "input_schema" in tool)):
             if "function" in tool:
                 outer, fields = fields, fields.inside("function")
+                if outer.flag("strict", False):
+                    leave_out(outer.path("strict"))
                 outer.finish()
             yield fields, space
         elif kind == "namespace" and not space:
@@ -163,9 +164,6 @@ def read_function(fields: Fields) -> Tool:
     name, description = read_name(fields), fields.text("description", "")
     strict = fields.flag("strict", False)
     where, schema = arguments_schema(fields)
-    for hint in OF_MCP:
-        if fields.take(hint) is not None:
-            leave_out(fields.path(hint))
     fields.finish()
     text = "" if schema is None else schema_text(schema, fields.path(where), strict)
     return Tool(name, description, text, strict)

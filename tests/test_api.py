@@ -191,9 +191,10 @@ def test_the_field_of_an_error_midway_is_the_client_s_word():
 
 def test_unknown_paths_and_methods():
     unknown = refusal(call(FakeBackend(), "/v1/nothing", method="GET"), 404)
-    assert "/v1/nothing" in unknown["message"] and unknown["code"] == "not_found"
+    assert "/v1/nothing; GET /openapi.json" in unknown["message"] and unknown["code"] == "not_found"
     response = call(FakeBackend(), "/v1/chat/completions", method="GET")
     assert refusal(response, 405)["code"] == "method_not_allowed" and response.headers["allow"] == "POST"
+    assert refusal(response, 405)["message"].endswith("it takes POST")
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from http_api.call_arguments import by_schema
 from http_api.calls import CallReader
 from opensled.core.messages import CallForm, ChatMessage, Guide, Tool, ToolCall
 from opensled.text.answer_text import AnswerText
-from opensled.text.call_forms import BARE, TAGGED, TOLD, call_marks
+from opensled.text.call_forms import BARE, TAGGED, TOLD, call_marks, opening
 from opensled.text.tokenizer import TargetTokenizer
 from tests.call_families import FAMILIES, UNKNOWN
 from tests.fake_backend import FakeBackend, call, chat
@@ -106,6 +106,21 @@ def test_what_a_family_writes_is_held_and_read(name):
     required = Guide(tools=TOOLS, tool_choice="required")
     assert allows(guides, required, answer) and not allows(guides, required, "It is off.")
     assert not allows(guides, required, answer.replace("lampshade", "lantern"))
+
+
+@pytest.mark.parametrize(
+    "name", ["qwen3-coder", "seed-oss", "minimax-m2", "deepseek-v3", "deepseek-v3.1", "kimi-k2", "step-3"]
+)
+def test_a_call_without_its_outer_tag_is_held_and_read(name):
+    family = chats(FAMILIES[name])
+    guides = GuideCompiler(tagged_tokenizer(), PADDED, (EOS,), FAMILIES[name], family.calls)
+    guide = Guide(tools=TOOLS, tool_choice="auto", parallel=True)
+    whole_call = written(family, CALLS[1])
+    begun = whole_call.removeprefix(opening(family.calls)).lstrip()
+    for text in ("", "I do.\n\n"):
+        assert read(text + begun, family.calls) == read([text + begun], family.calls) == (text, CALLS[1])
+        assert allows(guides, guide, text + begun)
+    assert not allows(guides, guide, begun.replace("write_file", "burn_file"))
 
 
 @pytest.mark.parametrize("name", UNKNOWN)

@@ -54,6 +54,13 @@ def asked(path: str, names=NAMES, **fields):
 
 SCHEMA = {"type": "OBJECT", "properties": {"at": {"type": "INTEGER"}}}
 FORMS = [
+    {
+        "type": "function",
+        "strict": True,
+        "_meta": {"a": 1},
+        "title": "Sun",
+        "function": {"name": "sun", "parameters": SCHEMA},
+    },
     {"type": "function", "function": {"name": "sun", "parameters": SCHEMA}},
     {"type": "function", "name": "sun", "parameters": SCHEMA},
     {"type": "custom", "name": "sun", "input_schema": SCHEMA},

@@ -69,6 +69,14 @@ def opening(form: CallForm) -> str:
     return mark[0] if mark else ""
 
 
+def leads(form: CallForm) -> dict[str, str]:
+    """What begins calls, by the mark that tells it from text ("" = none): as the form has it, and without the outer
+    tag, which Qwen3-Coder and DeepSeek often forget."""
+    lead, mark = form.first + form.head, opening(form)
+    inner = lead.removeprefix(mark).lstrip(BLANKS)
+    return {mark: lead, **({opening(CallForm(head=inner)): inner} if mark and inner.startswith("<") else {})}
+
+
 def repeats(form: CallForm) -> bool:
     """Whether several calls can follow each other."""
     return bool(form.between or opening(form._replace(first="")))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from opensled.core.messages import CallForm
-from opensled.text.call_forms import BLANKS, ID, MEANING, SAME, exact, kinds, opening, repeats
+from opensled.text.call_forms import BLANKS, ID, MEANING, SAME, exact, kinds, leads, opening, repeats
 
 Schema = dict[str, Any]
 TextOf = Callable[[Schema], str]
@@ -20,15 +20,18 @@ OF_TEXTS = {"pattern", "format", "minLength", "maxLength"}
 
 
 def call_rules(form: CallForm, tools: Mapping[str, Schema], several: bool, text_of: TextOf) -> list[str]:
-    """Rules with `calls`, and `rest_of_calls` for what follows the mark that begins them, if they have one.
+    """Rules with `calls`, and `rest_of_calls` with a number for what follows each mark that begins them.
 
     `tools`: the schemas of arguments by name; `text_of`: a schema as the grammar has it.
     """
-    lead, mark = form.first + form.head, opening(form)
+    lead = form.first + form.head
     more = f"({_terminal(form.tail + form.between + form.head)} tool)*" if several and repeats(form) else ""
     rules = [
         "calls: opened behind",
-        f"rest_of_calls: {_terminal(lead.removeprefix(mark))} tool behind",
+        *(
+            f"rest_of_calls{number}: {_terminal(each.removeprefix(mark))} tool behind"
+            for number, (mark, each) in enumerate(leads(form).items())
+        ),
         f"behind: {more} {_terminal(form.tail + form.last)}",
     ]
     spaced = lead if lead[:1] in ("<", "[", "{") else BLANKS + lead  # words may stand behind a blank

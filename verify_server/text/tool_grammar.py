@@ -20,7 +20,7 @@ from typing import Any
 
 from opensled.core.errors import InvalidRequest, Unsupported
 from opensled.core.messages import CallForm, Guide, ThoughtTags, Tool
-from opensled.text.call_forms import opening
+from opensled.text.call_forms import leads, opening
 from opensled.text.families import CHANNELS, HARMONY
 from opensled.text.held_schema import beyond, reduce
 from opensled.text.thought_reader import Start
@@ -165,9 +165,11 @@ def _tools_rules(
         bare = (form.first + form.head).startswith("{")  # as the answer may
         schema = _either(form, tools, parts[-1].schema) if bare else parts[-1].schema
         rules += ["start: answer" if bare else "start: answer | calls", f"answer: %json {schema}"]
-    elif mark := opening(form):
-        lead = f'head[lazy]: TEXT "{mark}"'
-        rules += ["start: TEXT | head rest_of_calls", lead, free_text(form, ())]
+    elif opening(form):
+        marks = dict(enumerate(leads(form)))
+        rules.append(f"start: TEXT | {' | '.join(f'head{at} rest_of_calls{at}' for at in marks)}")
+        rules += [f'head{at}[lazy]: TEXT "{mark}"' for at, mark in marks.items()]
+        rules.append(free_text(form, ()))
     else:
         rules += ["start: TEXT | calls", free_text(form, tuple(tools))]
     return rules, parts, tuple(name for name, each in tools.items() if unheld(form, each))
