@@ -57,6 +57,19 @@ async def test_bytes_that_are_no_message_are_the_servers_error():
         await stream.close()
 
 
+async def test_a_stream_that_is_closed_leaves_no_write_behind():
+    """The end of the loop would meet it, and log a failure of this device for each client that has left."""
+    async with linked("192.0.2.1:7411") as link:
+        stream = link.connect()
+        sending = asyncio.ensure_future(stream.send(Open((1,))))
+        await asyncio.sleep(0)
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+        before = asyncio.all_tasks()
+        await stream.close()
+        assert not [task for task in before if "GrpcStream._write" in repr(task) and not task.done()]
+
+
 def opened(**fields) -> pb.ServerMessage:
     return pb.ServerMessage(opened=pb.Opened(**fields))
 

@@ -243,10 +243,13 @@ class GrpcStream:
         self._call, self._config, self._padding = call, config, padding
         self._connected = False
         self._one_write = asyncio.Lock()
+        self._writes: set[asyncio.Future[None]] = set()  # under way
 
     async def send(self, message: ClientMessage) -> None:
         """Shielded: a cancelled write would cancel the call, and no Cancel could follow."""
         writing = asyncio.ensure_future(self._write(message))
+        self._writes.add(writing)
+        writing.add_done_callback(self._writes.discard)
         # Its error counts as retrieved even if the sender is cancelled and does not await it.
         writing.add_done_callback(lambda task: task.cancelled() or task.exception())
         await asyncio.shield(writing)
@@ -318,6 +321,8 @@ class GrpcStream:
                 await self._linger(linger)
         finally:
             self._call.cancel()
+            # They end by that; one that the end of the loop met would be logged as a failure of this device
+            await asyncio.gather(*self._writes, return_exceptions=True)
 
     async def _linger(self, seconds: float) -> None:
         """Not `asyncio.wait_for`: before Python 3.12 it loses a cancellation that comes together with the result."""
