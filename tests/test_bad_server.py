@@ -90,11 +90,38 @@ def verdict(*entries: pb.Logprobs, **fields) -> pb.ServerMessage:
         (verdict(pb.Logprobs(ids=[1], logprobs=[NAN])), "log-probability is not a number"),
         (verdict(*[pb.Logprobs(ids=[1], logprobs=[-1])] * 2), "more log-probabilities than tokens"),
         (verdict(finish_reason="whim"), "not a finish reason"),
+        (opened(prompt_ids=[1] * (1 << 20 | 1)), "token ids"),
+        (opened(resume_token=b"r" * 5000), "resume_token has 5000"),
+        (opened(rule="r" * 2000), "rule has 2000"),
+        (opened(coarse_tools=["t" * 2000]), "tools has 2000"),
+        (opened(coarse_tools=["t"] * 2000), "2000 tools"),
+        (pb.ServerMessage(moved=pb.Moved(resume_token=b"r" * 5000)), "resume_token has 5000"),
     ],
 )
 def test_what_a_server_gets_wrong_is_not_the_users_error(message, cause):
     with pytest.raises(ProtocolError, match=cause):
         codec.decode_server(message)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"model_id": "m" * 70_000},
+        {"aliases": ["m"] * 40_000},
+        {"eos_ids": range(40_000)},
+        {"rules": [pb.RuleFacts(name="match")] * 10_000},
+        {"thoughts": pb.ThoughtTags(start="s" * 70_000, end="e")},
+    ],
+)
+def test_a_description_without_end_is_not_read(fields):
+    with pytest.raises(ProtocolError, match="describe a server"):
+        codec.decode_info(pb.DescribeReply(**fields))
+
+
+def test_an_error_of_a_server_is_shown_as_far_as_a_person_reads():
+    failure = pb.Failure(code="invalid_request", reason="r" * 70_000, field="f" * 70_000)
+    error = codec.decode_server(pb.ServerMessage(failure=failure)).error()
+    assert len(str(error)) == 4096 and len(error.field) == 1024
 
 
 @pytest.mark.parametrize("seconds", [NAN, math.inf, -1.0])

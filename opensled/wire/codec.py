@@ -124,11 +124,13 @@ def _decode_server(message: pb.ServerMessage) -> ServerMessage:
     if kind == "prefill":
         return _decode_prefill(message.prefill)
     if kind == "moved":
+        bounds.check_token(message.moved.resume_token)
         return Moved(message.moved.address, message.moved.resume_token)
     if kind == "failure":
         failure = message.failure
         retry_after = failure.retry_after if 0 <= failure.retry_after < math.inf else 0.0  # NaN is neither
-        return Failure(failure.code, failure.reason, failure.field, retry_after)
+        reason, field = failure.reason[: bounds.MAX_REASON], failure.field[: bounds.MAX_NAME]
+        return Failure(failure.code, reason, field, retry_after)
     raise InvalidRequest("the message is empty, or of a kind this version does not know", "kind")
 
 
@@ -152,6 +154,7 @@ def decode_info(reply: pb.DescribeReply) -> ModelInfo:
 
 
 def _decode_info(reply: pb.DescribeReply) -> ModelInfo:
+    bounds.check_description(reply)
     return ModelInfo(
         model_id=reply.model_id,
         vocab_size=reply.vocab_size,
@@ -275,6 +278,7 @@ def _encode_opened(message: Opened) -> pb.Opened:
 
 
 def _decode_opened(message: pb.Opened) -> Opened:
+    bounds.check_opened(message)
     require_key(message.noise_key)
     return Opened(
         prompt_ids=tuple(message.prompt_ids),
