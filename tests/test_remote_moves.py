@@ -298,7 +298,8 @@ def test_what_is_no_address(address):
 
 OWN = (
     "127.0.0.1", "localhost", "[::1]", "127.1.2.3", "LocalHost", "localhost.", "a.localhost", "ip6-localhost",
-    "localhost.localdomain", "0.0.0.0", "[::]", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "0x7f.1", "0x7f000001", "[::1%lo]",
+    "localhost.localdomain", "0.0.0.0", "[::]", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "0x7f.1", "0x7f000001",
+    "[::1%lo]",
 )  # fmt: skip
 
 
