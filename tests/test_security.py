@@ -105,9 +105,7 @@ def test_listening_beyond_this_machine_needs_tls_and_tokens():
 async def test_half_of_a_handshake_is_not_held_for_long(tmp_path, monkeypatch):
     options = dict(service._OPTIONS)
     assert options["grpc.server_handshake_timeout_ms"] <= 30_000
-    monkeypatch.setattr(
-        service, "_OPTIONS", [*{**options, "grpc.server_handshake_timeout_ms": 500}.items()]
-    )
+    monkeypatch.setattr(service, "_OPTIONS", [*{**options, "grpc.server_handshake_timeout_ms": 500}.items()])
     async with serving(tls=_tls(tmp_path)) as (_, address):
         reader, writer = await asyncio.open_connection(*address.split(":"))
         writer.write(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")

@@ -16,6 +16,7 @@ from edge_client.link.bearer import watched_token
 from edge_client.link.link_errors import explain
 from edge_client.link.link_presence import presence
 from edge_client.link.moves import destination
+from edge_client.link.remote import limit_time
 from opensled.core.errors import InvalidRequest, OpenSledError, ProtocolError, Unreachable, Unsupported
 from opensled.core.files import CLIENT_FLAGS, Identity, read_authorities, read_identity
 from opensled.core.messages import ClientMessage, ModelInfo, Opened, ServerMessage
@@ -115,7 +116,7 @@ class Channel:
         """The messages of an answer to GetDraft; each may take as long as an answer that is no stream."""
         config, call = self.config, self.stub.GetDraft(request, metadata=self.metadata)
         try:
-            while (message := await self._limit_time(config.timeout, call.read())) is not grpc.aio.EOF:
+            while (message := await limit_time(config.timeout, call.read())) is not grpc.aio.EOF:
                 yield decode_draft_reply(_readable(message, config.server))
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
@@ -125,17 +126,6 @@ class Channel:
             raise _explain(error, config) from error
         finally:
             call.cancel()
-
-    async def _limit_time(self, seconds: float, reading: Any) -> Any:
-        """Not `asyncio.wait_for`: before Python 3.12 it loses a cancellation that comes together with the result."""
-        message = asyncio.ensure_future(reading)
-        try:
-            await asyncio.wait({message}, timeout=seconds)
-            if not message.done():
-                raise Unreachable(f"{self.config.server} sent nothing for {seconds:g} s")
-            return message.result()
-        finally:
-            message.cancel()
 
     def _release_stream(self, call: Any) -> None:
         self.streams -= 1
@@ -321,8 +311,7 @@ class GrpcStream:
                 await self._linger(linger)
         finally:
             self._call.cancel()
-            # They end by that; one that the end of the loop met would be logged as a failure of this device
-            await asyncio.gather(*self._writes, return_exceptions=True)
+            await asyncio.gather(*self._writes, return_exceptions=True)  # else the loop's end may meet one
 
     async def _linger(self, seconds: float) -> None:
         """Not `asyncio.wait_for`: before Python 3.12 it loses a cancellation that comes together with the result."""

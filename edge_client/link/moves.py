@@ -1,15 +1,12 @@
 """Checks the addresses of `Moved`: a device follows only those that are safe."""
 
 import re
-import socket
-from contextlib import suppress
 
 from opensled.core.errors import ProtocolError, UsageError
-from opensled.net.address import as_ip, host_port, join_host_port
+from opensled.net.address import as_ip, host_port, join_host_port, leads_here
 
 MAX_MOVES = 4  # in a row, before the sequence is open somewhere
 
-_OWN = re.compile(r"(?:.+\.)?(?:ip6-)?localhost(?:\.localdomain)?")  # names of this machine on every one
 _NAME = re.compile(r"(?=.*[a-z])[a-z0-9_](?:[a-z0-9_.-]{0,251}[a-z0-9_.])?", re.IGNORECASE)  # has a letter
 
 
@@ -23,7 +20,7 @@ def destination(address: str, home: str, *, secret_in_clear: bool) -> str:
     own = host_port(home)
     if (host, port) == own:
         return ""
-    if _leads_here(host) and not _leads_here(own[0]):
+    if leads_here(host) and not leads_here(own[0]):
         raise ProtocolError(
             f"{home} sends this device to {address}, an address of this machine itself, which is refused; name "
             "another --listen at the gateway"
@@ -45,15 +42,3 @@ def _read(address: str, home: str) -> tuple[str, int]:
     if not port or not (as_ip(host) or _NAME.fullmatch(host)):
         raise ProtocolError(f"{home} sends this device to {address[:80]!r}, which is not HOST:PORT")
     return host, port
-
-
-def _leads_here(host: str) -> bool:
-    """Whether a connection to `host` ends at this machine, in any spelling that the system's resolver reads."""
-    name = host.lower().rstrip(".")
-    with suppress(OSError):
-        name = socket.inet_ntoa(socket.inet_aton(name))  # also 0x7f.1
-    found = as_ip(name)
-    found = getattr(found, "ipv4_mapped", None) or found
-    if found is None:
-        return _OWN.fullmatch(name) is not None
-    return found.is_loopback or found.is_unspecified  # Linux takes 0.0.0.0 for loopback

@@ -27,8 +27,6 @@ MAX_CHARACTERS = 64
 MAX_MODEL = 1 << 12  # characters of a target's name, which may be a path
 MAX_TOKEN = 1 << 12  # bytes of a resume token: it holds the names of a tenant and a replica
 MAX_DESCRIPTION = 1 << 17  # characters of a tool's description; coding agents send 19,000 for one
-MAX_SAID = 1 << 16  # bytes of what a server says of itself
-MAX_REASON = 1 << 12  # characters of an error of a server that are shown
 ENDS = frozenset({"", "eos", "stop", "length"})  # finish reasons of a verdict, "" = goes on
 
 
@@ -66,7 +64,7 @@ def check_open(message: Any, positions: int = MAX_POSITIONS) -> None:
             "images",
         )
     _no_longer(MAX_NAME, message.rule, "rule")
-    check_token(message.resume_token)
+    _no_longer(MAX_TOKEN, message.resume_token, "resume_token")
     _no_longer(MAX_MODEL, message.model_id, "model_id")
     _no_longer(MAX_NAME, message.fingerprint, "fingerprint")
     _no_longer(MAX_NAME, message.device, "device")
@@ -112,27 +110,6 @@ def check_draft(tokens: int, parents: Sequence[int], confidences: bytes, sources
         raise InvalidRequest(f"{len(sources)} distributions for {tokens} draft tokens", "draft_probs")
     named = sum(max(len(source.ids), len(source.probs)) for source in sources)
     _at_most(MAX_NAMED, named, "draft_probs", "ids in all distributions")
-
-
-def check_description(message: Any) -> None:
-    """Raises InvalidRequest for a protobuf `DescribeReply` that says more than a device can be meant to read."""
-    if message.ByteSize() > MAX_SAID:
-        raise InvalidRequest(f"{message.ByteSize()} bytes: at most {MAX_SAID} describe a server")
-
-
-def check_token(resume_token: bytes) -> None:
-    """Raises InvalidRequest for one that no server has written."""
-    _no_longer(MAX_TOKEN, resume_token, "resume_token")
-
-
-def check_opened(message: Any) -> None:
-    """Raises InvalidRequest, naming the field, for a protobuf `Opened` with too many or too large parts."""
-    _at_most(MAX_POSITIONS, len(message.prompt_ids), "prompt", "token ids")
-    check_token(message.resume_token)
-    _no_longer(MAX_NAME, message.rule, "rule")
-    _at_most(MAX_TOOLS, len(message.coarse_tools), "tools", "tools")
-    for name in message.coarse_tools:
-        _no_longer(MAX_NAME, name, "tools")
 
 
 def check_verdict(message: Any) -> None:

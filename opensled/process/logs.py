@@ -27,8 +27,6 @@ from opensled.core.errors import OpenSledError
 from opensled.core.printable import visible, visible_line
 
 READY = "listening on "  # HOST:PORT, what a ready line says
-LONGEST, LONGEST_TRACE = 1_000, 16_000  # characters of a message or field, and of an exception; chosen
-MOST, PERIOD_S = 20, 10.0  # warnings of one place in the code, and the seconds in which they may come; chosen
 LEVELS = ("debug", "info", "warning", "error")
 OURS = (
     "opensled",
@@ -56,12 +54,12 @@ class _Discreet(logging.Formatter):
 
     def formatException(self, exc_info: Any) -> str:
         if logging.getLogger("opensled").isEnabledFor(logging.DEBUG):
-            return _short(visible(super().formatException(exc_info)), LONGEST_TRACE)
-        places = _short(visible("".join(_places(exc_info[1]))), LONGEST_TRACE)
+            return _short(visible(super().formatException(exc_info)), 16_000)
+        places = _short(visible("".join(_places(exc_info[1]))), 16_000)
         return f"{places} (texts of libraries: --log-level debug)"
 
 
-def _short(text: str, most: int = LONGEST) -> str:
+def _short(text: str, most: int = 1_000) -> str:
     """`text`; of a longer one both ends."""
     return text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 2 :]}"
 
@@ -118,6 +116,7 @@ class _Stderr(logging.StreamHandler):
     """Writes to the current standard error, not to that of the time of configuration."""
 
     kept: TextIO | None = None  # that of the process, where the current one is captured
+    many, period = 20, 10.0  # warnings of one place in the code, in so many seconds; chosen
 
     def __init__(self) -> None:
         super().__init__()
@@ -137,10 +136,10 @@ class _Stderr(logging.StreamHandler):
         """Whether too many warnings have come from its place in the code lately; lines that have none there, such as of
         a library's native code, are not counted."""
         now, place = time.monotonic(), (record.name, record.lineno)
-        if now - self._since >= PERIOD_S:
+        if now - self._since >= self.period:
             self._since, self._counts = now, Counter()
         self._counts[place] += record.levelno >= logging.WARNING and record.lineno > 0
-        return self._counts[place] > MOST
+        return self._counts[place] > self.many
 
     def handleError(self, record: logging.LogRecord) -> None:
         """What the handler itself would tell comes back to it where standard error is captured, without end."""
