@@ -321,10 +321,7 @@ def _shorten(draft: Draft, limits: Limits) -> Draft:
 
 
 async def limit_time(seconds: float, work: Coroutine[Any, Any, Message]) -> Message:
-    """The result of `work`, or Unreachable when it takes longer.
-
-    Not `asyncio.wait_for`: before Python 3.12 it swallows a cancellation that comes together with the result.
-    """
+    """The result of `work`; Unreachable if late. `asyncio.wait_for` swallows cancellations before Python 3.12."""
     task = asyncio.ensure_future(work)
     try:
         await asyncio.wait({task}, timeout=seconds)
