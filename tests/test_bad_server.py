@@ -57,6 +57,19 @@ async def test_bytes_that_are_no_message_are_the_servers_error():
         await stream.close()
 
 
+async def test_a_stream_that_is_closed_leaves_no_write_behind():
+    """The end of the loop would meet it, and log a failure of this device for each client that has left."""
+    async with linked("192.0.2.1:7411") as link:
+        stream = link.connect()
+        sending = asyncio.ensure_future(stream.send(Open((1,))))
+        await asyncio.sleep(0)
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+        before = asyncio.all_tasks()
+        await stream.close()
+        assert not [task for task in before if "GrpcStream._write" in repr(task) and not task.done()]
+
+
 def opened(**fields) -> pb.ServerMessage:
     return pb.ServerMessage(opened=pb.Opened(**fields))
 
@@ -77,11 +90,36 @@ def verdict(*entries: pb.Logprobs, **fields) -> pb.ServerMessage:
         (verdict(pb.Logprobs(ids=[1], logprobs=[NAN])), "log-probability is not a number"),
         (verdict(*[pb.Logprobs(ids=[1], logprobs=[-1])] * 2), "more log-probabilities than tokens"),
         (verdict(finish_reason="whim"), "not a finish reason"),
+        (opened(resume_token=b"r" * 70_000), "more than a server"),
+        (opened(rule="r" * 70_000, prompt_ids=range(100)), "more than a server"),
+        (opened(coarse_tools=["t"] * 40_000), "more than a server"),
+        (pb.ServerMessage(moved=pb.Moved(resume_token=b"r" * 70_000)), "more than a server"),
     ],
 )
 def test_what_a_server_gets_wrong_is_not_the_users_error(message, cause):
     with pytest.raises(ProtocolError, match=cause):
         codec.decode_server(message)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"model_id": "m" * 70_000},
+        {"aliases": ["m"] * 40_000},
+        {"eos_ids": range(40_000)},
+        {"rules": [pb.RuleFacts(name="match")] * 10_000},
+        {"thoughts": pb.ThoughtTags(start="s" * 70_000, end="e")},
+    ],
+)
+def test_a_description_without_end_is_not_read(fields):
+    with pytest.raises(ProtocolError, match="more than a server"):
+        codec.decode_info(pb.DescribeReply(**fields))
+
+
+def test_an_error_of_a_server_is_shown_as_far_as_a_person_reads():
+    failure = pb.Failure(code="invalid_request", reason="r" * 70_000, field="f" * 70_000)
+    error = codec.decode_server(pb.ServerMessage(failure=failure)).error()
+    assert len(str(error)) == 4096 and len(error.field) == 1024
 
 
 @pytest.mark.parametrize("seconds", [NAN, math.inf, -1.0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import threading
 import time
@@ -13,8 +14,10 @@ import pytest
 
 from opensled.core.errors import EngineError, Overloaded
 from opensled.process import fork_server
-from opensled.process.fork_frames import ForkLimits
+from opensled.process.fork_frames import ANSWER, CANCEL, ForkLimits, read_frame
+from opensled.process.fork_loop import ForkLoop
 from opensled.process.fork_server import STOP, Cancelled, ForkServer, OverLimit, Stop
+from tests import forked
 from tests.ended import require_end
 
 LIMITS = ForkLimits(seconds=0.3, memory=64 << 20)
@@ -133,6 +136,28 @@ def test_cancelling_frees_the_thread_and_ends_the_fork(server, tmp_path):
     assert caught and not thread.is_alive()
     require_end(int(file.read_text()))
     assert server.ask(b"held") == b"setup"
+
+
+@pytest.mark.parametrize("end", ["cancelled", "late"])
+def test_a_fork_that_had_answered_when_it_was_ended_is_asked_nothing_more(end):
+    """The next question would be told what ended it: that another client left, or took too long."""
+    reader, writer = os.pipe()
+    loop = ForkLoop(forked.python(b""), ForkLimits(30.0, LIMITS.memory, questions=9), writer)
+    loop.begin(1, b"1")
+    (fork,) = loop.forks.values()
+    assert select.select([fork.pipe], [], [], 60)[0], "it has answered"
+    if end == "late":
+        fork.deadline = 0.0
+        loop.end_late()
+    loop.cancel(1)
+    loop.read(fork)
+    loop.begin(2, b"2")
+    while not select.select([reader], [], [], 0)[0] or (frame := read_frame(reader)).ticket != 2:
+        for pipe in select.select([*loop.forks], [], [], 60)[0]:
+            loop.read(loop.forks[pipe])
+    assert (frame.kind, frame.content) == (ANSWER, b"2")
+    for fork in loop.forks.values():
+        loop.end(fork, CANCEL)
 
 
 def test_what_is_stopped_before_it_is_asked_is_not_waited_for(server):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import shutil
 from collections import namedtuple
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from opensled.models import download
+from opensled.models import download, hub_client
 from tests.hub_server import FOLDER, NAME, OLDER, HubServer, complaint, files, folder, prepared, pull, running
 
 
@@ -131,6 +132,13 @@ def test_a_hostile_listing_fetches_nothing(listing, hub, capsys):
     assert pull(NAME) == 1
     assert "the hub's answer about" in complaint(capsys)
     assert not any("/resolve/" in path for path in hub.asked) and files() == {}
+
+
+def test_the_pages_of_a_listing_have_one_bound_together(hub, capsys, monkeypatch):
+    hub.page, listing = 1, json.dumps(hub.listing("org/plain", ""))
+    monkeypatch.setattr(hub_client, "MAX_ANSWER", len(listing) // 2)
+    assert pull("org/plain") == 5
+    assert "it is not a model hub" in complaint(capsys) and files("org/plain") == {}
 
 
 def test_a_text_that_is_too_large_is_not_fetched(hub, capsys):

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import os
 import re
 import subprocess
@@ -100,6 +101,25 @@ def test_a_crash_and_a_warning_are_documents_too(capsys):
     warned, crashed = documents(capsys.readouterr().err)
     assert warned["logger"] == "py.warnings" and "old" in warned["message"]
     assert crashed["level"] == "critical" and "ValueError" in crashed["exception"]
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_what_strangers_can_make_a_process_write_is_bounded(capsys, monkeypatch, as_json):
+    """Warnings of one place are left out beyond a rate, and the next line says how many; no line is long."""
+    logs.configure("info", as_json)
+    log, long = logging.getLogger("http_api.exchange"), "a" * 60_000
+    monkeypatch.setattr(logs._Stderr, "period", math.inf)
+    for _ in range(1000):
+        log.warning("a stranger's %s", long, extra={"method": long}, exc_info=ValueError(long))
+    for _ in range(2):
+        log.info("asked for", extra={"path": long})
+    heard = capsys.readouterr().err
+    assert heard.count("stranger's") == 20 and heard.count("left_out") == 1 and "980" in heard
+    assert heard.count("asked for") == 2 and max(map(len, heard.splitlines())) < 4_000
+    monkeypatch.setattr(logs._Stderr, "period", 0.0)
+    for _ in range(30):
+        log.warning("a time later")
+    assert capsys.readouterr().err.count("a time later") == 30
 
 
 @pytest.mark.parametrize(

@@ -275,6 +275,8 @@ def test_the_newest_hint_counts_and_a_repeated_verdict_has_none():
         ("[fd00::2]:7411", "hub.example:7411", "[fd00::2]:7411"),
         ("127.0.0.1:2", "127.0.0.1:1", "127.0.0.1:2"),
         ("10.0.0.2:1", "localhost:1", "10.0.0.2:1"),
+        ("127.0.0.1:2", "LocalHost:1", "127.0.0.1:2"),
+        ("mylocalhost:2", "hub.example:1", "mylocalhost:2"),
         ("a:1", "a:1", ""),
     ],
 )
@@ -294,7 +296,14 @@ def test_what_is_no_address(address):
         destination(address, "hub.example:7411", secret_in_clear=False)
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:22", "localhost:22", "[::1]:22", "127.1.2.3:22"])
+OWN = (
+    "127.0.0.1", "localhost", "[::1]", "127.1.2.3", "LocalHost", "localhost.", "a.localhost", "ip6-localhost",
+    "localhost.localdomain", "0.0.0.0", "[::]", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "0x7f.1", "0x7f000001",
+    "[::1%lo]",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("address", [f"{host}:22" for host in OWN])
 def test_a_server_elsewhere_sends_nobody_to_programs_on_the_devices_own_machine(address):
     with pytest.raises(ProtocolError, match="of this machine itself"):
         destination(address, "hub.example:7411", secret_in_clear=False)

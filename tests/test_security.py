@@ -1,5 +1,6 @@
 """Who gets in: tokens, TLS, and what a listen address requires."""
 
+import asyncio
 import os
 import re
 import shlex
@@ -101,7 +102,18 @@ def test_listening_beyond_this_machine_needs_tls_and_tokens():
             require_safe_listen("0.0.0.0:0", has_tls=tls, knows_clients=clients, insecure=False)
 
 
-async def test_tls(tmp_path):
+async def test_half_of_a_handshake_is_not_held_for_long(tmp_path, monkeypatch):
+    options = dict(service._OPTIONS)
+    assert options["grpc.server_handshake_timeout_ms"] <= 30_000
+    monkeypatch.setattr(service, "_OPTIONS", [*{**options, "grpc.server_handshake_timeout_ms": 500}.items()])
+    async with serving(tls=_tls(tmp_path)) as (_, address):
+        reader, writer = await asyncio.open_connection(*address.split(":"))
+        writer.write(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")
+        assert await asyncio.wait_for(reader.read(), 90) == b""
+        writer.close()
+
+
+def _tls(tmp_path):
     authority = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     issued = authority.issue_cert("127.0.0.1")
@@ -109,8 +121,11 @@ async def test_tls(tmp_path):
     issued.private_key_pem.write_to_path(tmp_path / "key.pem")
     trustme.CA().cert_pem.write_to_path(tmp_path / "stranger.pem")
     (tmp_path / "key.pem").chmod(0o600)
-    tls = read_tls(str(tmp_path / "cert.pem"), str(tmp_path / "key.pem"), "")
-    async with serving(tls=tls) as (_, address):
+    return read_tls(str(tmp_path / "cert.pem"), str(tmp_path / "key.pem"), "")
+
+
+async def test_tls(tmp_path):
+    async with serving(tls=_tls(tmp_path)) as (_, address):
         async with linked(address, tls=True, tls_ca=tmp_path / "ca.pem") as link:
             assert (await finish(link))[1] == continuation(PROMPT, 20)
         for options in ({}, {"tls": True, "tls_ca": tmp_path / "stranger.pem"}):

@@ -16,6 +16,7 @@ from edge_client.link.bearer import watched_token
 from edge_client.link.link_errors import explain
 from edge_client.link.link_presence import presence
 from edge_client.link.moves import destination
+from edge_client.link.remote import limit_time
 from opensled.core.errors import InvalidRequest, OpenSledError, ProtocolError, Unreachable, Unsupported
 from opensled.core.files import CLIENT_FLAGS, Identity, read_authorities, read_identity
 from opensled.core.messages import ClientMessage, ModelInfo, Opened, ServerMessage
@@ -115,7 +116,7 @@ class Channel:
         """The messages of an answer to GetDraft; each may take as long as an answer that is no stream."""
         config, call = self.config, self.stub.GetDraft(request, metadata=self.metadata)
         try:
-            while (message := await self._limit_time(config.timeout, call.read())) is not grpc.aio.EOF:
+            while (message := await limit_time(config.timeout, call.read())) is not grpc.aio.EOF:
                 yield decode_draft_reply(_readable(message, config.server))
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
@@ -125,17 +126,6 @@ class Channel:
             raise _explain(error, config) from error
         finally:
             call.cancel()
-
-    async def _limit_time(self, seconds: float, reading: Any) -> Any:
-        """Not `asyncio.wait_for`: before Python 3.12 it loses a cancellation that comes together with the result."""
-        message = asyncio.ensure_future(reading)
-        try:
-            await asyncio.wait({message}, timeout=seconds)
-            if not message.done():
-                raise Unreachable(f"{self.config.server} sent nothing for {seconds:g} s")
-            return message.result()
-        finally:
-            message.cancel()
 
     def _release_stream(self, call: Any) -> None:
         self.streams -= 1
@@ -243,10 +233,13 @@ class GrpcStream:
         self._call, self._config, self._padding = call, config, padding
         self._connected = False
         self._one_write = asyncio.Lock()
+        self._writes: set[asyncio.Future[None]] = set()  # under way
 
     async def send(self, message: ClientMessage) -> None:
         """Shielded: a cancelled write would cancel the call, and no Cancel could follow."""
         writing = asyncio.ensure_future(self._write(message))
+        self._writes.add(writing)
+        writing.add_done_callback(self._writes.discard)
         # Its error counts as retrieved even if the sender is cancelled and does not await it.
         writing.add_done_callback(lambda task: task.cancelled() or task.exception())
         await asyncio.shield(writing)
@@ -318,6 +311,7 @@ class GrpcStream:
                 await self._linger(linger)
         finally:
             self._call.cancel()
+            await asyncio.gather(*self._writes, return_exceptions=True)  # else the loop's end may meet one
 
     async def _linger(self, seconds: float) -> None:
         """Not `asyncio.wait_for`: before Python 3.12 it loses a cancellation that comes together with the result."""

@@ -3,7 +3,7 @@
 import re
 
 from opensled.core.errors import ProtocolError, UsageError
-from opensled.net.address import as_ip, host_port, is_local, is_loopback, join_host_port
+from opensled.net.address import as_ip, host_port, join_host_port, leads_here
 
 MAX_MOVES = 4  # in a row, before the sequence is open somewhere
 
@@ -20,7 +20,7 @@ def destination(address: str, home: str, *, secret_in_clear: bool) -> str:
     own = host_port(home)
     if (host, port) == own:
         return ""
-    if is_loopback(host) and not is_local(home):
+    if leads_here(host) and not leads_here(own[0]):
         raise ProtocolError(
             f"{home} sends this device to {address}, an address of this machine itself, which is refused; name "
             "another --listen at the gateway"

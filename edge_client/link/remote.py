@@ -211,7 +211,7 @@ class RemoteSession:
     async def _receive(self) -> ServerMessage:
         if self._stream is None:
             raise Unreachable("the stream is lost")
-        return await _limit_time(self._patience.silence, self._stream.receive())
+        return await limit_time(self._patience.silence, self._stream.receive())
 
     async def _reopen(self, moved: Moved = HOME) -> None:
         """Go on where the truth stands, on whatever server answers; the unanswered draft goes along."""
@@ -293,7 +293,7 @@ class RemoteSession:
         stream = self._connect(address) if address else self._connect()
         try:
             await stream.send(replace(self._request, images=images))
-            answer = await _limit_time(self._patience.silence, _first_answer(stream))
+            answer = await limit_time(self._patience.silence, _first_answer(stream))
         except BaseException:
             await stream.close()
             raise
@@ -320,11 +320,8 @@ def _shorten(draft: Draft, limits: Limits) -> Draft:
     return replace(draft, block=block.first(limits.max_tree if block.parents else limits.max_draft))
 
 
-async def _limit_time(seconds: float, work: Coroutine[Any, Any, Message]) -> Message:
-    """The result of `work`, or Unreachable when it takes longer.
-
-    Not `asyncio.wait_for`: before Python 3.12 it swallows a cancellation that comes together with the result.
-    """
+async def limit_time(seconds: float, work: Coroutine[Any, Any, Message]) -> Message:
+    """The result of `work`; Unreachable if late. `asyncio.wait_for` swallows cancellations before Python 3.12."""
     task = asyncio.ensure_future(work)
     try:
         await asyncio.wait({task}, timeout=seconds)

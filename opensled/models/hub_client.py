@@ -31,7 +31,7 @@ from opensled.net.address import is_loopback
 from opensled.net.outward import is_near, tls_context, why_untrusted
 
 TIMEOUT = 20.0  # seconds without a byte
-MAX_ANSWER = 32 << 20  # bytes of a listing
+MAX_ANSWER = 32 << 20  # bytes of a listing, all its pages together
 # Where `hf auth login` keeps the token: HF_TOKEN_PATH, else $HF_HOME/token, else ~/.cache/huggingface/token.
 TOKEN_FILE = "token"
 
@@ -101,16 +101,16 @@ class HubClient:
         pages: list[bytes] = []
         while path and len(pages) < 100:  # a bound for a hub that goes round in circles
             with self._get(path, repository, revision) as answer:
-                pages.append(self._read(answer))
+                pages.append(self._read(answer, MAX_ANSWER - sum(map(len, pages))))
                 path = self._next_page(answer.headers.get("Link", ""))
         return read_listing(pages[0], repository, *pages[1:])
 
-    def _read(self, answer: HTTPResponse) -> bytes:
+    def _read(self, answer: HTTPResponse, most: int) -> bytes:
         try:
-            content = answer.read(MAX_ANSWER + 1)
+            content = answer.read(most + 1)
         except (OSError, HTTPException) as error:
             raise Unreachable(f"{self.endpoint} broke off its answer: {error}; try again") from error
-        if len(content) > MAX_ANSWER:
+        if len(content) > most:
             raise Unreachable(
                 f"{self.endpoint} answers with more than {MAX_ANSWER >> 20} MB; it is not a model hub"
             )

@@ -3,6 +3,7 @@
 import ipaddress
 import re
 import socket
+from contextlib import suppress
 
 from opensled.core.errors import UsageError
 
@@ -109,6 +110,18 @@ def is_loopback(host: str) -> bool:
     """Whether only this machine can reach a listener on `host`."""
     found = as_ip(host)
     return host == "localhost" or (found is not None and found.is_loopback)
+
+
+def leads_here(host: str) -> bool:
+    """Whether a connection to `host` ends at this machine, in any spelling that the system's resolver reads."""
+    name = host.lower().rstrip(".")
+    with suppress(OSError):
+        name = socket.inet_ntoa(socket.inet_aton(name))  # also 0x7f.1
+    found = as_ip(name)
+    found = getattr(found, "ipv4_mapped", None) or found
+    if found is None:
+        return f".{name}".endswith((".localhost", ".ip6-localhost", ".localhost.localdomain"))
+    return found.is_loopback or found.is_unspecified  # Linux takes 0.0.0.0 for loopback
 
 
 def calls_loopback(host_header: str) -> bool:

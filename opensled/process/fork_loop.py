@@ -139,10 +139,9 @@ class ForkLoop:
 
     def begin(self, ticket: int, question: bytes) -> None:
         """Answer in a fork that has nothing to do, or in a new one."""
-        fork = (
-            next((each for each in self.forks.values() if each.left and not each.ticket), None)
-            or self._fork()
-        )
+        # One may have answered just when it was ended: what ended it is no matter of the next question
+        idle = (each for each in self.forks.values() if each.left and not each.ticket and not each.ended)
+        fork = next(idle, None) or self._fork()
         fork.ticket, fork.question, fork.left = ticket, question, fork.left - 1
         fork.deadline = time.monotonic() + WALL_FACTOR * self._limits.seconds
         with contextlib.suppress(BrokenPipeError):  # it has ended: `read` finds that

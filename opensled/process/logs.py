@@ -6,14 +6,18 @@ With JSON, what libraries, native code and child processes write to standard err
 Logs never carry prompts, answers or bearer tokens: none of our messages contains one. Libraries log from warnings on
 only, at every level, because we cannot promise the same for them. Above level debug an exception of a library shows
 only its type and place, because its text may quote its input.
+
+Strangers can make a process log: each line has a bound, and so have the warnings and errors of one place in the code.
 """
 
 import json
 import logging
+import math
 import sys
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -50,8 +54,14 @@ class _Discreet(logging.Formatter):
 
     def formatException(self, exc_info: Any) -> str:
         if logging.getLogger("opensled").isEnabledFor(logging.DEBUG):
-            return visible(super().formatException(exc_info))
-        return visible("".join(_places(exc_info[1]))) + " (texts of libraries: --log-level debug)"
+            return _short(visible(super().formatException(exc_info)), 16_000)
+        places = _short(visible("".join(_places(exc_info[1]))), 16_000)
+        return f"{places} (texts of libraries: --log-level debug)"
+
+
+def _short(text: str, most: int = 1_000) -> str:
+    """`text`; of a longer one both ends."""
+    return text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 2 :]}"
 
 
 def _places(error: BaseException) -> list[str]:
@@ -71,7 +81,7 @@ class JsonFormatter(_Discreet):
             "time": _utc(record.created),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": _short(record.getMessage()),
         }
         document |= {name: value for name, value in _extra(record).items() if name not in document}
         if record.exc_info:
@@ -87,13 +97,14 @@ class PlainFormatter(_Discreet):
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         fields = (f"{name}={value}" for name, value in _extra(record).items())
-        return visible_line(" ".join([super().formatMessage(record), *fields]))
+        return visible_line(" ".join([_short(super().formatMessage(record)), *fields]))
 
 
 def _extra(record: logging.LogRecord) -> dict[str, object]:
     """The caller's `extra=`; libraries add names with an underscore for themselves."""
     given = {name: value for name, value in vars(record).items() if name not in _STANDARD}
-    return {name: value for name, value in given.items() if not name.startswith("_")}
+    told = {name: value for name, value in given.items() if not name.startswith("_")}
+    return {name: _short(value) if isinstance(value, str) else value for name, value in told.items()}
 
 
 def _utc(seconds: float) -> str:
@@ -105,10 +116,30 @@ class _Stderr(logging.StreamHandler):
     """Writes to the current standard error, not to that of the time of configuration."""
 
     kept: TextIO | None = None  # that of the process, where the current one is captured
+    many, period = 20, 10.0  # warnings of one place in the code, in so many seconds; chosen
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._counts: Counter[tuple[str, int]] = Counter()  # of the present period, by place
+        self._since, self._left_out = -math.inf, 0
 
     def emit(self, record: logging.LogRecord) -> None:
+        if self._is_one_too_many(record):
+            self._left_out += 1
+            return
+        if self._left_out:
+            record.left_out, self._left_out = self._left_out, 0
         self.stream = self.kept or sys.stderr
         super().emit(record)
+
+    def _is_one_too_many(self, record: logging.LogRecord) -> bool:
+        """Whether too many warnings have come from its place in the code lately; lines that have none there, such as of
+        a library's native code, are not counted."""
+        now, place = time.monotonic(), (record.name, record.lineno)
+        if now - self._since >= self.period:
+            self._since, self._counts = now, Counter()
+        self._counts[place] += record.levelno >= logging.WARNING and record.lineno > 0
+        return self._counts[place] > self.many
 
     def handleError(self, record: logging.LogRecord) -> None:
         """What the handler itself would tell comes back to it where standard error is captured, without end."""

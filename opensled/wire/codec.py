@@ -124,11 +124,12 @@ def _decode_server(message: pb.ServerMessage) -> ServerMessage:
     if kind == "prefill":
         return _decode_prefill(message.prefill)
     if kind == "moved":
+        _require_small(message.moved)
         return Moved(message.moved.address, message.moved.resume_token)
     if kind == "failure":
         failure = message.failure
         retry_after = failure.retry_after if 0 <= failure.retry_after < math.inf else 0.0  # NaN is neither
-        return Failure(failure.code, failure.reason, failure.field, retry_after)
+        return Failure(failure.code, failure.reason[: 1 << 12], failure.field[: 1 << 10], retry_after)
     raise InvalidRequest("the message is empty, or of a kind this version does not know", "kind")
 
 
@@ -151,7 +152,14 @@ def decode_info(reply: pb.DescribeReply) -> ModelInfo:
         raise ProtocolError(f"the server describes what this version cannot read: {error}") from error
 
 
+def _require_small(message: Any, more: int = 0) -> None:
+    """Raises InvalidRequest for names and lists of a server without end."""
+    if message.ByteSize() > (1 << 16) + more:
+        raise InvalidRequest(f"{message.ByteSize()} bytes, more than a server has to say")
+
+
 def _decode_info(reply: pb.DescribeReply) -> ModelInfo:
+    _require_small(reply)
     return ModelInfo(
         model_id=reply.model_id,
         vocab_size=reply.vocab_size,
@@ -275,6 +283,7 @@ def _encode_opened(message: Opened) -> pb.Opened:
 
 
 def _decode_opened(message: pb.Opened) -> Opened:
+    _require_small(message, 5 * len(message.prompt_ids))
     require_key(message.noise_key)
     return Opened(
         prompt_ids=tuple(message.prompt_ids),

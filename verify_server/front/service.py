@@ -36,6 +36,7 @@ _OPTIONS = [
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.server_handshake_timeout_ms", 20_000),  # of gRPC 120,000: half of a handshake is held as long
     ("grpc.so_reuseport", 0),  # a busy port is an error, not a second server
     # What a peer may send before it is read stays small: else gRPC lets it grow while the peer sends fast.
     ("grpc.http2.bdp_probe", 0),
