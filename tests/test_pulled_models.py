@@ -86,6 +86,23 @@ def test_names_of_what_was_pulled(hub):
         store.model_path(f"{NAME}:Q4_K_M")
 
 
+def test_what_the_tools_of_the_hub_have_fetched_is_taken_where_it_lies(hub, tmp_path):
+    snapshots = {}
+    for name, files in (
+        ("org/a", ("config.json", "model.safetensors")),
+        ("org/b", ("x-Q4_K_M.gguf",)),
+        ("org/c", ("config.json",)),
+    ):
+        cached = tmp_path / "hf/hub" / f"models--{name.replace('/', '--')}"
+        snapshots[name] = cached / "snapshots/abc"
+        for file in (*(snapshots[name] / file for file in files), cached / "refs/main"):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text("abc\n")
+    assert store.model_path("org/a") == snapshots["org/a"] and not store.is_here("org/c")
+    assert store.model_path("org/b:Q4_K_M") == snapshots["org/b"] / "x-Q4_K_M.gguf"
+    assert not store.is_here("org/b:Q8_0")
+
+
 def test_the_list_shows_them_and_the_pairs(hub, capsys):
     parts = {f"big-Q6_K-0000{n}-of-00002.gguf": b"GGUF" * 40 for n in (1, 2)}
     hub.add("org/big", parts)

@@ -75,9 +75,21 @@ def pulled_folder(repository: str) -> Path:
     return cache_folder() / "models" / repository.replace("/", "--")
 
 
+def _folder_here(repository: str) -> Path:
+    """The same, or if nothing was pulled its latest snapshot in the cache of the hub's own tools, if that has weights.
+    https://huggingface.co/docs/huggingface_hub/guides/manage-cache"""
+    own = pulled_folder(repository)
+    home = os.environ.get("HF_HUB_CACHE") or f"{os.environ.get('HF_HOME') or '~/.cache/huggingface'}/hub"
+    theirs = user_path(home) / f"models--{repository.replace('/', '--')}"
+    if not own.is_dir() and (latest := theirs / "refs/main").is_file():
+        snapshot = theirs / "snapshots" / latest.read_text().strip()
+        return snapshot if [*snapshot.glob("*.safetensors"), *snapshot.rglob("*.gguf")] else own
+    return own
+
+
 def pulled_path(name: HubName) -> Path | None:
     """The GGUF file, or the folder with safetensors, of what was pulled by that name; None if it is not here."""
-    folder = pulled_folder(name.repository)
+    folder = _folder_here(name.repository)
     if not name.choice and (folder / "config.json").is_file():
         return folder
     return next(iter(_pulled_files(name)), None)
@@ -85,7 +97,7 @@ def pulled_path(name: HubName) -> Path | None:
 
 def _pulled_files(name: HubName) -> list[Path]:
     """The files of a GGUF model that was pulled, llama.cpp's first one first."""
-    folder = pulled_folder(name.repository)
+    folder = _folder_here(name.repository)
     found = choose_model(gguf_models(_ggufs(folder)), name.choice) if folder.is_dir() else None
     return [folder / file for file in found.files] if found else []
 
