@@ -1,6 +1,5 @@
 """What a tenant's quota and a device's acceptance buy: drafts that are looked at. Nobody's answer depends on it."""
 
-import asyncio
 import time
 
 import pytest
@@ -66,19 +65,16 @@ def test_no_more_is_verified_than_the_quota_and_one_burst(per_second, drafts):
         assert verified <= per_second * now + max(1, BURST * per_second) + 1
 
 
-def test_quotas_of_tenants_do_not_touch_each_other():
-    async def scenario():
-        tenants = Tenants(limits={"a": TenantLimits(positions_per_s=1)})
-        async with running(FakeEngine(), limits=SessionLimits(linger=0.2, tenants=tenants)) as network:
-            manager = network.manager
-            manager._quotas.of("a").take(2, manager.loop.clock())
-            with pytest.raises(Overloaded, match="quota of your tenant") as error:
-                await manager.open(Open((1, 2), PARAMS), "a")
-            assert 0 < error.value.retry_after <= 1
-            session, _ = await manager.open(Open((1, 2), PARAMS), "b")
-            assert session.sources.device.budget.quota is None
-
-    asyncio.run(scenario())
+async def test_quotas_of_tenants_do_not_touch_each_other():
+    tenants = Tenants(limits={"a": TenantLimits(positions_per_s=1)})
+    async with running(FakeEngine(), limits=SessionLimits(linger=0.2, tenants=tenants)) as network:
+        manager = network.manager
+        manager._quotas.of("a").take(2, manager.loop.clock())
+        with pytest.raises(Overloaded, match="quota of your tenant") as error:
+            await manager.open(Open((1, 2), PARAMS), "a")
+        assert 0 < error.value.retry_after <= 1
+        session, _ = await manager.open(Open((1, 2), PARAMS), "b")
+        assert session.sources.device.budget.quota is None
 
 
 # -- one session ------------------------------------------------------------------------------------------------
@@ -154,41 +150,35 @@ def test_a_draft_beyond_the_quota_is_not_computed_and_its_reader_is_served():
 
 
 @pytest.mark.parametrize("policy", [None, Goodput(0.05)], ids=["fcfs", "goodput"])
-def test_an_answer_survives_its_tenants_quota(policy):
-    async def scenario():
-        tenants = Tenants(default=TenantLimits(positions_per_s=20))
-        engine = FakeEngine()
-        limits = SessionLimits(linger=0.2, tenants=tenants)
-        async with running(engine, draft_wait=0.05, policy=policy, limits=limits) as network:
-            started = time.monotonic()
-            answer = await ask(network, (3, 1, 4), OracleDrafter(0.9), PARAMS, stop=FixedLength(8))
-            assert list(answer.tokens) == continuation((3, 1, 4), 150)
-            # The rest is what plain decoding computes; some of it was drafted
-            drafted = engine.computed - (3 + 149)
-            assert drafted <= 20 * (BURST + time.monotonic() - started) + 1
-
-    asyncio.run(scenario())
+async def test_an_answer_survives_its_tenants_quota(policy):
+    tenants = Tenants(default=TenantLimits(positions_per_s=20))
+    engine = FakeEngine()
+    limits = SessionLimits(linger=0.2, tenants=tenants)
+    async with running(engine, draft_wait=0.05, policy=policy, limits=limits) as network:
+        started = time.monotonic()
+        answer = await ask(network, (3, 1, 4), OracleDrafter(0.9), PARAMS, stop=FixedLength(8))
+        assert list(answer.tokens) == continuation((3, 1, 4), 150)
+        # The rest is what plain decoding computes; some of it was drafted
+        drafted = engine.computed - (3 + 149)
+        assert drafted <= 20 * (BURST + time.monotonic() - started) + 1
 
 
 @pytest.mark.parametrize("policy", [None, Goodput(0.05)], ids=["fcfs", "goodput"])
-def test_garbage_drafts_buy_nothing(policy):
+async def test_garbage_drafts_buy_nothing(policy):
     """A device whose drafts are always wrong: soon the target computes hardly a position for them."""
 
     class Garbage(OracleDrafter):
         def propose(self):
             yield from (token._replace(id=1 + token.id % 40) for token in super().propose())
 
-    async def scenario():
-        engine = FakeEngine(context_length=1000, num_blocks=300)
-        async with running(engine, draft_wait=0.02, policy=policy) as network:
-            params = SamplingParams(temperature=0, max_tokens=600)
-            for prompt in ((3, 1, 4), (1, 5, 9)):
-                answer = await ask(network, prompt, Garbage(0.0), params, stop=FixedLength(4), device="bad")
-                assert list(answer.tokens) == continuation(prompt, 600)
-            # Drafts until the device is known, then one in PROBE tokens; without a floor some 4,800 positions.
-            assert engine.computed - 1200 <= 4 * (2 * EVIDENCE + 1200 / PROBE) + 20
-
-    asyncio.run(scenario())
+    engine = FakeEngine(context_length=1000, num_blocks=300)
+    async with running(engine, draft_wait=0.02, policy=policy) as network:
+        params = SamplingParams(temperature=0, max_tokens=600)
+        for prompt in ((3, 1, 4), (1, 5, 9)):
+            answer = await ask(network, prompt, Garbage(0.0), params, stop=FixedLength(4), device="bad")
+            assert list(answer.tokens) == continuation(prompt, 600)
+        # Drafts until the device is known, then one in PROBE tokens; without a floor some 4,800 positions.
+        assert engine.computed - 1200 <= 4 * (2 * EVIDENCE + 1200 / PROBE) + 20
 
 
 @pytest.mark.parametrize("advice", [None, 0, 3])

@@ -82,18 +82,15 @@ def test_answers_over_http_count_for_their_tenant_and_route():
     assert ("request_success_total", "length", COMPLETIONS, "bob") not in found
 
 
-def test_errors_count_once_for_a_request_by_code_and_route():
-    async def scenario():
-        limits = SessionLimits(max_sessions=1, linger=0.2)
-        async with http_serving(limits=limits) as (manager, _, address), asking(address) as client:
-            assert (await client.post(COMPLETIONS, json={**HI, "n": 0})).status_code == 400
-            assert (await client.post("/nowhere/at/all", json=HI)).status_code == 404
-            manager.draining = True
-            assert (await client.post(COMPLETIONS, json={**HI, "n": 3, "temperature": 1})).status_code == 429
-            assert (await client.get("/readyz")).status_code == 503
-            return samples(scrape(metrics(manager)))
-
-    found = asyncio.run(scenario())
+async def test_errors_count_once_for_a_request_by_code_and_route():
+    limits = SessionLimits(max_sessions=1, linger=0.2)
+    async with http_serving(limits=limits) as (manager, _, address), asking(address) as client:
+        assert (await client.post(COMPLETIONS, json={**HI, "n": 0})).status_code == 400
+        assert (await client.post("/nowhere/at/all", json=HI)).status_code == 404
+        manager.draining = True
+        assert (await client.post(COMPLETIONS, json={**HI, "n": 3, "temperature": 1})).status_code == 429
+        assert (await client.get("/readyz")).status_code == 503
+        found = samples(scrape(metrics(manager)))
     errors = {key[1:]: number for key, number in found.items() if key[0] == "errors_total"}
     assert errors == {
         (InvalidRequest.code, COMPLETIONS, "local"): 1,
@@ -102,31 +99,25 @@ def test_errors_count_once_for_a_request_by_code_and_route():
     }
 
 
-def test_an_answer_whose_reader_leaves_is_cancelled_and_has_no_latency():
-    async def scenario():
-        async with http_serving() as (manager, _, address), asking(address) as client:
-            long = {**HI, "max_tokens": 3000, "stream": True}
-            async with client.stream("POST", COMPLETIONS, json=long) as response:
-                await anext(response.aiter_lines())
-            cancelled = ("request_success_total", CANCELLED, COMPLETIONS, "local")
-            await until(lambda: samples(scrape(metrics(manager)))[cancelled] == 1)
-            return samples(scrape(metrics(manager)))
-
-    found = asyncio.run(scenario())
+async def test_an_answer_whose_reader_leaves_is_cancelled_and_has_no_latency():
+    async with http_serving() as (manager, _, address), asking(address) as client:
+        long = {**HI, "max_tokens": 3000, "stream": True}
+        async with client.stream("POST", COMPLETIONS, json=long) as response:
+            await anext(response.aiter_lines())
+        cancelled = ("request_success_total", CANCELLED, COMPLETIONS, "local")
+        await until(lambda: samples(scrape(metrics(manager)))[cancelled] == 1)
+        found = samples(scrape(metrics(manager)))
     assert found["time_to_first_token_seconds_count", COMPLETIONS, "local"] == 1
     assert found["e2e_request_latency_seconds_count", COMPLETIONS, "local"] == 0
 
 
-def test_answers_to_devices_have_the_route_grpc():
-    async def scenario():
-        async with serving(TENANTS) as (manager, address), device_on(address, token="token-a") as device:
-            chunks = await read(device)
-            async with linked(address, token="token-b") as link:
-                await finish(link)
-                await first_reply(link, Open((10**6,), GREEDY))  # an id that is none
-            return chunks[-1].stats, samples(scrape(metrics(manager)))
-
-    stats, found = asyncio.run(scenario())
+async def test_answers_to_devices_have_the_route_grpc():
+    async with serving(TENANTS) as (manager, address), device_on(address, token="token-a") as device:
+        chunks = await read(device)
+        async with linked(address, token="token-b") as link:
+            await finish(link)
+            await first_reply(link, Open((10**6,), GREEDY))  # an id that is none
+        stats, found = chunks[-1].stats, samples(scrape(metrics(manager)))
     for tenant, tokens in (("alice", stats.completion_tokens), ("bob", GREEDY.max_tokens)):
         assert found["request_success_total", "length", GRPC, tenant] == 1
         assert found["generation_tokens_total", GRPC, tenant] == tokens
@@ -136,48 +127,40 @@ def test_answers_to_devices_have_the_route_grpc():
     assert found["errors_total", InvalidRequest.code, GRPC, "bob"] == 1
 
 
-def test_a_lost_stream_counts_when_its_answer_ends_and_a_cancelled_one_at_once():
+async def test_a_lost_stream_counts_when_its_answer_ends_and_a_cancelled_one_at_once():
     params = SamplingParams(temperature=0, max_tokens=150)
-
-    async def scenario():
-        limits = SessionLimits(max_sessions=4, linger=20)
-        async with serving(limits=limits) as (manager, address), linked(address) as link:
-            lost = link.connect()
-            await lost.send(Open(PROMPT, params))
-            opened = await lost.receive()
-            assert isinstance(opened, Opened)
-            await lost.close()
-            _, rest = await finish(link, Open(PROMPT, params, resume_token=opened.resume_token))
-            ended = samples(scrape(metrics(manager)))
-            left = link.connect()
-            await left.send(Open(PROMPT, params))
-            await left.receive()
-            await left.send(Cancel())
-            cancelled = ("request_success_total", CANCELLED, GRPC, "local")
-            await until(lambda: samples(scrape(metrics(manager)))[cancelled] == 1)
-            return len(rest), ended
-
-    tokens, found = asyncio.run(scenario())
-    assert tokens == 150 and found["request_success_total", "length", GRPC, "local"] == 1
-    assert found["request_success_total", CANCELLED, GRPC, "local"] == 0
+    limits = SessionLimits(max_sessions=4, linger=20)
+    async with serving(limits=limits) as (manager, address), linked(address) as link:
+        lost = link.connect()
+        await lost.send(Open(PROMPT, params))
+        opened = await lost.receive()
+        assert isinstance(opened, Opened)
+        await lost.close()
+        _, rest = await finish(link, Open(PROMPT, params, resume_token=opened.resume_token))
+        ended = samples(scrape(metrics(manager)))
+        left = link.connect()
+        await left.send(Open(PROMPT, params))
+        await left.receive()
+        await left.send(Cancel())
+        cancelled = ("request_success_total", CANCELLED, GRPC, "local")
+        await until(lambda: samples(scrape(metrics(manager)))[cancelled] == 1)
+    assert len(rest) == 150 and ended["request_success_total", "length", GRPC, "local"] == 1
+    assert ended["request_success_total", CANCELLED, GRPC, "local"] == 0
 
 
-def test_tokens_that_a_device_has_already_count_in_the_stream_that_brought_them():
-    async def scenario():
-        async with serving() as (manager, address), linked(address) as link:
-            _, whole = await finish(link)
-            stream, rest, over = link.connect(), whole[:7], ""
-            await stream.send(Open(PROMPT, GREEDY, committed=tuple(rest)))
-            assert isinstance(await stream.receive(), Opened)
-            while not over:
-                if isinstance(message := await stream.receive(), Verdict):
-                    rest += message.tokens[len(PROMPT) + len(rest) - message.base :]
-                    over = message.finish_reason
-            await stream.close()
-            assert rest == whole
-            return samples(scrape(metrics(manager)))
-
-    found = asyncio.run(scenario())
+async def test_tokens_that_a_device_has_already_count_in_the_stream_that_brought_them():
+    async with serving() as (manager, address), linked(address) as link:
+        _, whole = await finish(link)
+        stream, rest, over = link.connect(), whole[:7], ""
+        await stream.send(Open(PROMPT, GREEDY, committed=tuple(rest)))
+        assert isinstance(await stream.receive(), Opened)
+        while not over:
+            if isinstance(message := await stream.receive(), Verdict):
+                rest += message.tokens[len(PROMPT) + len(rest) - message.base :]
+                over = message.finish_reason
+        await stream.close()
+        assert rest == whole
+        found = samples(scrape(metrics(manager)))
     assert found["generation_tokens_total", GRPC, "local"] == 20 + 13
     assert found["prompt_tokens_total", GRPC, "local"] == len(PROMPT)
     assert found["request_success_total", "length", GRPC, "local"] == 2
@@ -186,21 +169,18 @@ def test_tokens_that_a_device_has_already_count_in_the_stream_that_brought_them(
     )  # of the other one a part came before
 
 
-def test_a_gateway_tells_of_its_own_api_and_of_its_replicas_also_of_one_that_is_gone():
-    async def scenario():
-        async with api("a", "b", tenants=TENANTS) as (one, address), asking(address, "token-a") as client:
-            await until_ready(client)
-            await said(client)
-            for replica in one.members:
-                async with linked(replica.address, token="token-b") as link:
-                    await finish(link)
-            shown = gateway_metrics(one.serving.gateway, one)
-            before = samples(scrape(shown))
-            gone = one.members.pop()
-            await gone.stop()
-            return before, samples(scrape(shown))
-
-    before, after = asyncio.run(scenario())
+async def test_a_gateway_tells_of_its_own_api_and_of_its_replicas_also_of_one_that_is_gone():
+    async with api("a", "b", tenants=TENANTS) as (one, address), asking(address, "token-a") as client:
+        await until_ready(client)
+        await said(client)
+        for replica in one.members:
+            async with linked(replica.address, token="token-b") as link:
+                await finish(link)
+        shown = gateway_metrics(one.serving.gateway, one)
+        before = samples(scrape(shown))
+        gone = one.members.pop()
+        await gone.stop()
+        after = samples(scrape(shown))
     for found in (before, after):
         assert found["request_success_total", "length", COMPLETIONS, "alice"] == 1
         assert found["request_success_total", "length", GRPC, "bob"] == 2

@@ -66,46 +66,36 @@ async def drip(port, start, each):
     ],
     ids=["first line", "headers", "body", "chunks", "second request"],
 )
-def test_a_request_that_does_not_arrive_ends_its_connection(start, each):
-    async def scenario():
-        backend = FakeBackend()
-        async with serving(backend) as port:
-            assert b"HTTP/1.1 408 " in await drip(port, start, each)
-            assert not backend.asked
-
-    asyncio.run(scenario())
+async def test_a_request_that_does_not_arrive_ends_its_connection(start, each):
+    backend = FakeBackend()
+    async with serving(backend) as port:
+        assert b"HTTP/1.1 408 " in await drip(port, start, each)
+        assert not backend.asked
 
 
 @pytest.mark.parametrize("start", [b"", WHOLE], ids=["no request", "one request"])
-def test_an_idle_connection_outlives_those_of_proxies_and_then_ends_without_a_word(monkeypatch, start):
+async def test_an_idle_connection_outlives_those_of_proxies_and_then_ends_without_a_word(monkeypatch, start):
     assert module.KEEP_ALIVE > 600  # of Google's balancers; nginx, HAProxy and AWS keep 60 s
     monkeypatch.setattr(module, "KEEP_ALIVE", 5 * PATIENCE)
-
-    async def scenario():
-        async with serving(FakeBackend()) as port:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(start)
-            began, answer = time.monotonic(), await reader.read()
-            assert time.monotonic() - began > 3 * PATIENCE
-            assert answer.startswith(b"HTTP/1.1 200 ") if start else answer == b""
-            writer.close()
-
-    asyncio.run(scenario())
+    async with serving(FakeBackend()) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(start)
+        began, answer = time.monotonic(), await reader.read()
+        assert time.monotonic() - began > 3 * PATIENCE
+        assert answer.startswith(b"HTTP/1.1 200 ") if start else answer == b""
+        writer.close()
 
 
-def test_an_answer_may_take_longer_than_its_request():
-    async def scenario():
-        backend = FakeBackend(endless=True)
-        async with serving(backend) as port, httpx.AsyncClient(timeout=60) as client:
-            url = f"http://127.0.0.1:{port}/v1/chat/completions"
-            async with client.stream("POST", url, json=chat(stream=True)) as response:
-                began = time.monotonic()
-                async for _ in response.aiter_lines():
-                    if time.monotonic() - began > 2 * PATIENCE:
-                        break
-            assert response.status_code == 200
-
-    asyncio.run(scenario())
+async def test_an_answer_may_take_longer_than_its_request():
+    backend = FakeBackend(endless=True)
+    async with serving(backend) as port, httpx.AsyncClient(timeout=60) as client:
+        url = f"http://127.0.0.1:{port}/v1/chat/completions"
+        async with client.stream("POST", url, json=chat(stream=True)) as response:
+            began = time.monotonic()
+            async for _ in response.aiter_lines():
+                if time.monotonic() - began > 2 * PATIENCE:
+                    break
+        assert response.status_code == 200
 
 
 def cpu_seconds(pid):

@@ -63,15 +63,12 @@ def test_above_it_the_policy_decides_all_else() -> None:
     assert [policy.belongs(DraftToken(1, chance), 0) for chance in (0.4, 0.6)] == [False, True]
 
 
-def test_the_server_writes_the_answer_of_a_device_on_a_low_battery() -> None:
-    async def scenario() -> None:
-        async with serving() as (_, address), device_on(address) as device:
-            device._lengths = saver(LOW)
-            chunks = await read(device, Task(PROMPT, GREEDY))
-            assert chunks[-1].stats.completion_tokens and not device.telemetry.drafts.drafts
-            assert "battery" in device.status.words
-
-    asyncio.run(scenario())
+async def test_the_server_writes_the_answer_of_a_device_on_a_low_battery() -> None:
+    async with serving() as (_, address), device_on(address) as device:
+        device._lengths = saver(LOW)
+        chunks = await read(device, Task(PROMPT, GREEDY))
+        assert chunks[-1].stats.completion_tokens and not device.telemetry.drafts.drafts
+        assert "battery" in device.status.words
 
 
 def test_nobody_waits_for_a_slow_board() -> None:

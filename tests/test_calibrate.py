@@ -164,12 +164,9 @@ def run(*arguments, **environ):
 
 
 @pytest.mark.timed
-def test_a_real_draft_model_and_a_real_link(own_calibration):
-    async def scenario():
-        async with serving() as (_, address):
-            return address, await asyncio.to_thread(run, "--server", address, "--json")
-
-    address, done = asyncio.run(scenario())
+async def test_a_real_draft_model_and_a_real_link(own_calibration):
+    async with serving() as (_, address):
+        address, done = address, await asyncio.to_thread(run, "--server", address, "--json")
     told = json.loads(done.stdout)
     profile = calibration.own_profile()
     measured = profile.calibrated["llamacpp:tiny-draft"]

@@ -1,6 +1,5 @@
 """`opensled chat` turn by turn over a fake device, who wrote which token, and its parts."""
 
-import asyncio
 import io
 import json
 from types import SimpleNamespace
@@ -186,13 +185,10 @@ def test_the_origins_of_a_commit(commit, origins):
     assert commit.origins == origins
 
 
-def test_the_origins_of_an_answer_add_up_to_its_account():
-    async def scenario():
-        # Steps that take a while: a fake server may have written everything before a device has drafted.
-        async with serving(engine=SlowEngine(num_blocks=100)) as (_, address), device_on(address) as device:
-            return await read(device)
-
-    chunks = asyncio.run(scenario())
+async def test_the_origins_of_an_answer_add_up_to_its_account():
+    # Steps that take a while: a fake server may have written everything before a device has drafted.
+    async with serving(engine=SlowEngine(num_blocks=100)) as (_, address), device_on(address) as device:
+        chunks = await read(device)
     origins, stats = [origin for chunk in chunks for origin in chunk.origins], chunks[-1].stats
     assert len(origins) == stats.completion_tokens == sum(len(chunk.token_ids) for chunk in chunks)
     assert origins.count("accepted") == stats.accepted > 0

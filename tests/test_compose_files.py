@@ -290,12 +290,9 @@ def test_a_check_of_nobody_fails_in_one_line():
         assert "Traceback" not in result.stderr
 
 
-def test_the_grpc_check_wants_a_server_that_serves():
-    async def check():
-        async with serving() as (_, address):
-            return await asyncio.to_thread(healthy, "grpc", address.rpartition(":")[2])
-
-    result = asyncio.run(check())
+async def test_the_grpc_check_wants_a_server_that_serves():
+    async with serving() as (_, address):
+        result = await asyncio.to_thread(healthy, "grpc", address.rpartition(":")[2])
     assert result.returncode == 0, result.stderr
 
 

@@ -172,17 +172,14 @@ def test_how_long_a_block_may_get_where_twelve_have_room(rule, hint, most):
 @pytest.mark.parametrize(
     ("length", "rule"), [(0, FixedLength(UNADVISED)), (7, FixedLength(7)), (99, FixedLength(99))]
 )
-def test_what_the_flag_of_the_draft_length_means(length, rule, caplog):
-    async def scenario():
-        async with serving(text=TinyText()) as (_, address):
-            config = GenerateConfig(
-                server=address, drafter="lookup", draft_length=length, stop="fixed", battery_floor=0
-            )
-            device = await connect(config)
-            assert device._lengths == rule
-            await device.close()
-
-    asyncio.run(scenario())
+async def test_what_the_flag_of_the_draft_length_means(length, rule, caplog):
+    async with serving(text=TinyText()) as (_, address):
+        config = GenerateConfig(
+            server=address, drafter="lookup", draft_length=length, stop="fixed", battery_floor=0
+        )
+        device = await connect(config)
+        assert device._lengths == rule
+        await device.close()
     beyond = f"--draft-length {length}: the server takes drafts of at most"
     assert (beyond in caplog.text and f"max-draft in [limits] to {length}" in caplog.text) == (length == 99)
 

@@ -183,21 +183,17 @@ def has_multicast():
 
 
 @pytest.mark.skipif(not has_multicast(), reason="this machine has no network besides loopback")
-def test_a_server_is_found_by_its_announcement_and_two_are_told_apart(monkeypatch):
+async def test_a_server_is_found_by_its_announcement_and_two_are_told_apart(monkeypatch):
     listen_for = discovery.listen_for
     # A record that was multicast is not multicast again within a second (RFC 6762, section 6)
     monkeypatch.setattr(discovery, "listen_for", lambda kind: listen_for(kind, 1.5))
-
-    async def scenario():
-        async with AsyncExitStack() as stack:
-            with socket.create_server(("0.0.0.0", 0)) as listener:
-                port = listener.getsockname()[1]
-                await stack.enter_async_context(discovery.announce(SERVING, "0.0.0.0:0", port))
-                place = await asyncio.to_thread(discovery.find, SERVING)
-                host = place.rpartition(":")[0]
-                assert place.endswith(f":{port}") and host in machine_addresses()
-                await stack.enter_async_context(discovery.announce(SERVING, "0.0.0.0:0", port))
-                with pytest.raises(UsageError, match="several are announced"):
-                    await asyncio.to_thread(discovery.find, SERVING)
-
-    asyncio.run(scenario())
+    async with AsyncExitStack() as stack:
+        with socket.create_server(("0.0.0.0", 0)) as listener:
+            port = listener.getsockname()[1]
+            await stack.enter_async_context(discovery.announce(SERVING, "0.0.0.0:0", port))
+            place = await asyncio.to_thread(discovery.find, SERVING)
+            host = place.rpartition(":")[0]
+            assert place.endswith(f":{port}") and host in machine_addresses()
+            await stack.enter_async_context(discovery.announce(SERVING, "0.0.0.0:0", port))
+            with pytest.raises(UsageError, match="several are announced"):
+                await asyncio.to_thread(discovery.find, SERVING)

@@ -61,21 +61,16 @@ async def answering(greeting=None):
 # -- all is well -----------------------------------------------------------------------------------------
 
 
-def test_a_server_that_is_well(ca, tmp_path):
+async def test_a_server_that_is_well(ca, tmp_path):
     (tmp_path / "token").write_text("secret-1\n")
     (tmp_path / "token").chmod(0o600)
-
-    async def scenario():
-        async with serving() as (_, address):
-            plain = await examined(address)
-        async with serving(Tenants((("secret-1", "alice"),)), tls=Tls(issued(AUTHORITY, HERE))) as (
-            _,
-            address,
-        ):
-            secure = await examined(address, tls_ca=ca, token_file=str(tmp_path / "token"))
-        return plain, secure
-
-    plain, secure = asyncio.run(scenario())
+    async with serving() as (_, address):
+        plain = await examined(address)
+    async with serving(Tenants((("secret-1", "alice"),)), tls=Tls(issued(AUTHORITY, HERE))) as (
+        _,
+        address,
+    ):
+        secure = await examined(address, tls_ca=ca, token_file=str(tmp_path / "token"))
     assert [item.check for item in plain.findings] == [*STEPS, "chat", "round trip"]
     assert [item.check for item in secure.findings] == [
         *("name", "connection", "certificate"),

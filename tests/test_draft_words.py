@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 
 import pytest
@@ -81,48 +80,39 @@ def test_a_gain_is_told_once_enough_was_timed_of_both(rates, compared):
     assert status.gain_words.startswith("0.40x" if known else f"not enough yet: {compared} of 200 tokens")
 
 
-def test_a_new_target_is_compared_with_no_other_ones_rate():
-    async def scenario():
-        async with page_of() as (device, view, _):
-            await read(device, Task(PROMPT, LONG))
-            await read(device, Task(PROMPT, LONG, drafts=False))
-            assert shown(view)["draft"]["drafted_rate"] and shown(view)["draft"]["plain_rate"]
+async def test_a_new_target_is_compared_with_no_other_ones_rate():
+    async with page_of() as (device, view, _):
+        await read(device, Task(PROMPT, LONG))
+        await read(device, Task(PROMPT, LONG, drafts=False))
+        assert shown(view)["draft"]["drafted_rate"] and shown(view)["draft"]["plain_rate"]
 
-            async def another(*_):
-                return type(
-                    "Target", (), {"info": replace(device.info, model_id="b"), "tokenizer": device.tokenizer}
-                )
-
-            import edge_client.device.device as module
-
-            before, module.fetch_target = module.fetch_target, another
-            try:
-                await device._update_target()
-            finally:
-                module.fetch_target = before
-            draft = shown(view)["draft"]
-            assert draft["drafted_rate"] is draft["plain_rate"] is draft["gain"] is None
-
-    asyncio.run(scenario())
-
-
-def test_an_answers_rate_is_the_rate_that_gains_go_by():
-    async def scenario():
-        async with page_of() as (device, view, _):
-            (*_, last) = await read(device, Task(PROMPT, LONG))
-            assert last.stats.tokens_per_second == pytest.approx(device.status.drafted_rate)
-            assert last.stats.figures()["tokens_per_second"] == pytest.approx(
-                shown(view)["draft"]["drafted_rate"], abs=0.01
+        async def another(*_):
+            return type(
+                "Target", (), {"info": replace(device.info, model_id="b"), "tokenizer": device.tokenizer}
             )
 
-    asyncio.run(scenario())
+        import edge_client.device.device as module
+
+        before, module.fetch_target = module.fetch_target, another
+        try:
+            await device._update_target()
+        finally:
+            module.fetch_target = before
+        draft = shown(view)["draft"]
+        assert draft["drafted_rate"] is draft["plain_rate"] is draft["gain"] is None
 
 
-def test_a_device_without_a_drafter_does_not_draft():
-    async def scenario():
-        async with page_of(CONFIG) as (device, _, _):
-            device.drafter_name, device._lengths = "none", FixedLength(4)
-            assert not device.status.drafting and device.status.length == 0
-            assert device.status.words == "not drafting: this device has nothing to draft with"
+async def test_an_answers_rate_is_the_rate_that_gains_go_by():
+    async with page_of() as (device, view, _):
+        (*_, last) = await read(device, Task(PROMPT, LONG))
+        assert last.stats.tokens_per_second == pytest.approx(device.status.drafted_rate)
+        assert last.stats.figures()["tokens_per_second"] == pytest.approx(
+            shown(view)["draft"]["drafted_rate"], abs=0.01
+        )
 
-    asyncio.run(scenario())
+
+async def test_a_device_without_a_drafter_does_not_draft():
+    async with page_of(CONFIG) as (device, _, _):
+        device.drafter_name, device._lengths = "none", FixedLength(4)
+        assert not device.status.drafting and device.status.length == 0
+        assert device.status.words == "not drafting: this device has nothing to draft with"

@@ -123,49 +123,40 @@ async def until_not_serving(address):
                 status = reply.status
 
 
-def test_sigterm_finishes_what_is_under_way_and_sends_newcomers_away(server, gate):
-    async def scenario():
-        async with linked(server.address) as link:
-            stream, tokens = await hanging(link)
-            await asked_to_end(server)
-            refusal = await refused(link)
-            assert "shutting down" in str(refusal) and refusal.retry_after > 0
-            gate.touch()
-            tokens += await rest(stream)
-        assert tokens == expected(PROMPT, PARAMS.max_tokens)
+async def test_sigterm_finishes_what_is_under_way_and_sends_newcomers_away(server, gate):
+    async with linked(server.address) as link:
+        stream, tokens = await hanging(link)
+        await asked_to_end(server)
+        refusal = await refused(link)
+        assert "shutting down" in str(refusal) and refusal.retry_after > 0
+        gate.touch()
+        tokens += await rest(stream)
+    assert tokens == expected(PROMPT, PARAMS.max_tokens)
+    await until(lambda: server.process.poll() is not None, 20)
+    assert server.process.returncode == 0
+
+
+async def test_a_lost_reader_may_come_back_while_the_server_drains(server, gate):
+    async with linked(server.address) as link:
+        first, _ = await hanging(link)
+        second = link.connect()
+        await second.send(Open(PROMPT, PARAMS))
+        opened = await second.receive()
+        await asked_to_end(server)
+        await second.close()
+        again = await asyncio.wait_for(found_again(link, opened.resume_token), 20)
+        gate.touch()
+        assert len(await rest(again)) == PARAMS.max_tokens
+        assert len(await rest(first)) == PARAMS.max_tokens - (STOP_AT - len(PROMPT))
+
+
+async def test_a_second_sigterm_ends_at_once(server, gate):
+    async with linked(server.address) as link:
+        await hanging(link)
+        await asked_to_end(server)
+        server.process.send_signal(signal.SIGTERM)
+        gate.touch()  # a step under way is not interrupted
         await until(lambda: server.process.poll() is not None, 20)
-        assert server.process.returncode == 0
-
-    asyncio.run(scenario())
-
-
-def test_a_lost_reader_may_come_back_while_the_server_drains(server, gate):
-    async def scenario():
-        async with linked(server.address) as link:
-            first, _ = await hanging(link)
-            second = link.connect()
-            await second.send(Open(PROMPT, PARAMS))
-            opened = await second.receive()
-            await asked_to_end(server)
-            await second.close()
-            again = await asyncio.wait_for(found_again(link, opened.resume_token), 20)
-            gate.touch()
-            assert len(await rest(again)) == PARAMS.max_tokens
-            assert len(await rest(first)) == PARAMS.max_tokens - (STOP_AT - len(PROMPT))
-
-    asyncio.run(scenario())
-
-
-def test_a_second_sigterm_ends_at_once(server, gate):
-    async def scenario():
-        async with linked(server.address) as link:
-            await hanging(link)
-            await asked_to_end(server)
-            server.process.send_signal(signal.SIGTERM)
-            gate.touch()  # a step under way is not interrupted
-            await until(lambda: server.process.poll() is not None, 20)
-
-    asyncio.run(scenario())
 
 
 def test_an_idle_server_is_gone_at_once(server):
@@ -223,27 +214,23 @@ def servers(gate):
 
 
 @pytest.mark.parametrize("seconds", ["0", "0.3"])
-def test_an_answer_that_takes_longer_goes_on_at_the_next_server(servers, seconds):
+async def test_an_answer_that_takes_longer_goes_on_at_the_next_server(servers, seconds):
     """It had broken off with the connection: after 30 s, whatever the operator wanted."""
-
-    async def scenario():
-        leaving, staying = servers(("--drain", seconds), ())
-        async with linked(leaving.address) as one, linked(staying.address) as other:
-            stream = one.connect()
-            await stream.send(Open(PROMPT, LONG))
-            opened = await stream.receive()
-            tokens = list((await stream.receive()).tokens)
-            leaving.process.send_signal(signal.SIGTERM)
-            tokens += await until_moved(stream)
-            again = other.connect()
-            committed = tuple(tokens)
-            await again.send(Open(PROMPT, LONG, committed=committed, noise_key=opened.noise_key))
-            assert isinstance(await again.receive(), Opened)
-            assert tokens + await rest(again) == expected(PROMPT, LONG.max_tokens)
-        await until(lambda: leaving.process.poll() is not None, 20)
-        assert leaving.process.returncode == 0
-
-    asyncio.run(scenario())
+    leaving, staying = servers(("--drain", seconds), ())
+    async with linked(leaving.address) as one, linked(staying.address) as other:
+        stream = one.connect()
+        await stream.send(Open(PROMPT, LONG))
+        opened = await stream.receive()
+        tokens = list((await stream.receive()).tokens)
+        leaving.process.send_signal(signal.SIGTERM)
+        tokens += await until_moved(stream)
+        again = other.connect()
+        committed = tuple(tokens)
+        await again.send(Open(PROMPT, LONG, committed=committed, noise_key=opened.noise_key))
+        assert isinstance(await again.receive(), Opened)
+        assert tokens + await rest(again) == expected(PROMPT, LONG.max_tokens)
+    await until(lambda: leaving.process.poll() is not None, 20)
+    assert leaving.process.returncode == 0
 
 
 async def answer_of(link, params):
@@ -258,25 +245,21 @@ async def answer_of(link, params):
 
 
 @pytest.mark.parametrize("knows", [True, False])
-def test_behind_a_balancer_new_sequences_of_an_old_connection_go_to_another_server(servers, knows):
+async def test_behind_a_balancer_new_sequences_of_an_old_connection_go_to_another_server(servers, knows):
     """The connection to a server that drains stayed open, and it refused what came over it: answers were lost."""
-
-    async def scenario():
-        leaving, staying = servers((), ())
-        ready = [leaving.address]
-        async with balancer(lambda: ready) as address, linked(address) as link:
-            stream = link.connect()
-            await stream.send(Open(PROMPT, LONG))
-            assert isinstance(await stream.receive(), Opened)
-            ready[:] = [staying.address] if knows else ready
-            await asked_to_end(leaving)
-            if not knows:  # a balancer that asks for readiness now and then
-                await refused(link)
-                ready[:] = [staying.address]
-            assert await answer_of(link, PARAMS) == expected(PROMPT, PARAMS.max_tokens)
-            assert await rest(stream) == expected(PROMPT, LONG.max_tokens)
-
-    asyncio.run(scenario())
+    leaving, staying = servers((), ())
+    ready = [leaving.address]
+    async with balancer(lambda: ready) as address, linked(address) as link:
+        stream = link.connect()
+        await stream.send(Open(PROMPT, LONG))
+        assert isinstance(await stream.receive(), Opened)
+        ready[:] = [staying.address] if knows else ready
+        await asked_to_end(leaving)
+        if not knows:  # a balancer that asks for readiness now and then
+            await refused(link)
+            ready[:] = [staying.address]
+        assert await answer_of(link, PARAMS) == expected(PROMPT, PARAMS.max_tokens)
+        assert await rest(stream) == expected(PROMPT, LONG.max_tokens)
 
 
 LONG_TEXT = {"prompt": "Hi", "temperature": 0, "max_tokens": LONG.max_tokens, "stream": True}
@@ -371,57 +354,50 @@ def test_idle_connections_do_not_hold_up_the_end(servers):
         assert leaving.process.wait(20) == 0
 
 
-def test_what_clients_over_http_have_not_got_yet_is_waited_for():
-    async def scenario():
-        asked, over = asyncio.Event(), asyncio.Event()
+async def test_what_clients_over_http_have_not_got_yet_is_waited_for():
+    asked, over = asyncio.Event(), asyncio.Event()
 
-        async def app(scope, receive, send):
-            asked.set()
-            await over.wait()
-            await send({"type": "http.response.start", "status": 200, "headers": []})
-            await send({"type": "http.response.body", "body": b"all of it"})
+    async def app(scope, receive, send):
+        asked.set()
+        await over.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"all of it"})
 
-        server, listener = ApiServer(app, asyncio.Event()), listen("127.0.0.1:0")
-        async with server.serving(listener), httpx.AsyncClient() as client:
-            await server.wait_for_answers(20)  # nothing: at once
-            asking = asyncio.ensure_future(client.get(f"http://127.0.0.1:{listener.getsockname()[1]}"))
-            await asked.wait()
-            await server.wait_for_answers(0.01)
-            waiting = asyncio.ensure_future(server.wait_for_answers(20))
-            await asyncio.sleep(0)
-            assert not waiting.done()
-            over.set()
-            await waiting
-            assert (await asking).text == "all of it"
-
-    asyncio.run(scenario())
+    server, listener = ApiServer(app, asyncio.Event()), listen("127.0.0.1:0")
+    async with server.serving(listener), httpx.AsyncClient() as client:
+        await server.wait_for_answers(20)  # nothing: at once
+        asking = asyncio.ensure_future(client.get(f"http://127.0.0.1:{listener.getsockname()[1]}"))
+        await asked.wait()
+        await server.wait_for_answers(0.01)
+        waiting = asyncio.ensure_future(server.wait_for_answers(20))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        over.set()
+        await waiting
+        assert (await asking).text == "all of it"
 
 
-def test_a_last_request_that_is_not_a_sequence_yet_is_waited_for():
+async def test_a_last_request_that_is_not_a_sequence_yet_is_waited_for():
     """A server that ended while the text of a last request was read told it to ask again."""
+    read, rest, asked = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
-    async def scenario():
-        read, rest, asked = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    async def app(scope, receive, send):
+        asked.set()
+        await read.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await rest.wait()
+        await send({"type": "http.response.body", "body": b"the answer"})
 
-        async def app(scope, receive, send):
-            asked.set()
-            await read.wait()
-            await send({"type": "http.response.start", "status": 200, "headers": []})
-            await rest.wait()
-            await send({"type": "http.response.body", "body": b"the answer"})
-
-        server, listener = ApiServer(app, asyncio.Event()), listen("127.0.0.1:0")
-        async with server.serving(listener), httpx.AsyncClient() as client:
-            asking = asyncio.ensure_future(client.get(f"http://127.0.0.1:{listener.getsockname()[1]}"))
-            await asked.wait()
-            assert not server.waiting
-            server.send_away()
-            assert server.waiting
-            read.set()
-            while server.waiting:  # until the answer has begun: from here on it counts as a sequence
-                await asyncio.sleep(0.01)
-            assert not asking.done()
-            rest.set()
-            assert (await asking).text == "the answer"
-
-    asyncio.run(scenario())
+    server, listener = ApiServer(app, asyncio.Event()), listen("127.0.0.1:0")
+    async with server.serving(listener), httpx.AsyncClient() as client:
+        asking = asyncio.ensure_future(client.get(f"http://127.0.0.1:{listener.getsockname()[1]}"))
+        await asked.wait()
+        assert not server.waiting
+        server.send_away()
+        assert server.waiting
+        read.set()
+        while server.waiting:  # until the answer has begun: from here on it counts as a sequence
+            await asyncio.sleep(0.01)
+        assert not asking.done()
+        rest.set()
+        assert (await asking).text == "the answer"

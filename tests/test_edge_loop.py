@@ -211,7 +211,7 @@ async def test_an_interrupted_block_does_not_hold_up_the_next_sequence():
     thread.close()
 
 
-def test_a_drafter_that_cannot_say_what_is_ready_fails_like_any_other(caplog):
+async def test_a_drafter_that_cannot_say_what_is_ready_fails_like_any_other(caplog):
     class Broken(OracleDrafter):
         @property
         def ready(self):
@@ -220,12 +220,9 @@ def test_a_drafter_that_cannot_say_what_is_ready_fails_like_any_other(caplog):
         def look_ahead(self, block, length):
             return iter(())
 
-    async def scenario():
-        verdicts = [Verdict(3, (5,)), Verdict(4, (6,), finish_reason="eos")]
-        script, seen = await commits_of(verdicts, Broken(1.0))
-        assert [commit.tokens for commit in seen] == [(5,), (6,)] and not script.drafts
-
-    asyncio.run(scenario())
+    verdicts = [Verdict(3, (5,)), Verdict(4, (6,), finish_reason="eos")]
+    script, seen = await commits_of(verdicts, Broken(1.0))
+    assert [commit.tokens for commit in seen] == [(5,), (6,)] and not script.drafts
     assert "goes on without drafts" in caplog.text
 
 

@@ -15,11 +15,8 @@ def thread():
     made.close()
 
 
-def test_calls_run_in_one_thread_beside_the_loop(thread):
-    async def names():
-        return {await thread.run(threading.current_thread) for _ in range(3)}
-
-    [one] = asyncio.run(names())
+async def test_calls_run_in_one_thread_beside_the_loop(thread):
+    [one] = {await thread.run(threading.current_thread) for _ in range(3)}
     assert one is not threading.main_thread() and one.name == "engine"
 
 
@@ -32,20 +29,16 @@ def test_an_error_reaches_who_waits_and_the_next_call_runs(thread):
     assert asyncio.run(calls()) == (3, 1)
 
 
-def test_whoever_is_cancelled_does_not_wait_and_what_has_not_begun_never_runs(thread):
+async def test_whoever_is_cancelled_does_not_wait_and_what_has_not_begun_never_runs(thread):
     go, ran = threading.Event(), []
-
-    async def calls():
-        first = asyncio.ensure_future(thread.run(go.wait))
-        second = asyncio.ensure_future(thread.run(ran.append, 2))
-        await asyncio.sleep(0)
-        first.cancel()
-        second.cancel()
-        await asyncio.gather(first, second, return_exceptions=True)
-        go.set()
-        await thread.run(ran.append, 3)
-
-    asyncio.run(calls())
+    first = asyncio.ensure_future(thread.run(go.wait))
+    second = asyncio.ensure_future(thread.run(ran.append, 2))
+    await asyncio.sleep(0)
+    first.cancel()
+    second.cancel()
+    await asyncio.gather(first, second, return_exceptions=True)
+    go.set()
+    await thread.run(ran.append, 3)
     assert ran == [3]
 
 
@@ -62,7 +55,7 @@ def test_an_answer_to_a_loop_that_is_closed_is_dropped(thread):
     assert asyncio.run(thread.run(len, "next")) == 4
 
 
-def test_close_waits_for_what_has_begun():
+async def test_close_waits_for_what_has_begun():
     thread, begun, go, ended = EngineThread(), threading.Event(), threading.Event(), []
 
     def work():
@@ -70,12 +63,9 @@ def test_close_waits_for_what_has_begun():
         go.wait()
         ended.append(1)
 
-    async def leave():
-        waiting = asyncio.ensure_future(thread.run(work))
-        await asyncio.to_thread(begun.wait)
-        waiting.cancel()
-
-    asyncio.run(leave())
+    waiting = asyncio.ensure_future(thread.run(work))
+    await asyncio.to_thread(begun.wait)
+    waiting.cancel()
     threading.Timer(0.05, go.set).start()
     thread.close()
     assert ended == [1]

@@ -42,14 +42,10 @@ PROXIES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy"
 
 
 @pytest.mark.parametrize("name", PROXIES)
-def test_no_proxy_stands_before_a_server_of_the_own_network(monkeypatch, name):
+async def test_no_proxy_stands_before_a_server_of_the_own_network(monkeypatch, name):
     monkeypatch.setenv(name, NOWHERE)
-
-    async def scenario():
-        async with serving() as (_, address), linked(address) as link:
-            assert (await link.describe()).vocab_size
-
-    asyncio.run(scenario())
+    async with serving() as (_, address), linked(address) as link:
+        assert (await link.describe()).vocab_size
     assert dict(grpc_way("far.example:1"))["grpc.enable_http_proxy"] == (name == "grpc_proxy")
     told = str(explain(grpc.StatusCode.UNAVAILABLE, "", "far.example:1", False))
     assert ("grpc_proxy" in told and "no_proxy" in told) == (name == "grpc_proxy")

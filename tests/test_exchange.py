@@ -122,15 +122,11 @@ def test_a_path_in_the_log_is_short_and_harmless(caplog):
     assert len(facts["path"]) == LONGEST_PATH
 
 
-def test_a_stream_of_a_device_has_a_line(caplog):
+async def test_a_stream_of_a_device_has_a_line(caplog):
     caplog.set_level(logging.INFO, "verify_server.front.stream_record")
-
-    async def scenario():
-        async with serving() as (_, address), linked(address) as link:
-            await finish(link)
-            await first_reply(link, Open((10**6,), GREEDY))
-
-    asyncio.run(scenario())
+    async with serving() as (_, address), linked(address) as link:
+        await finish(link)
+        await first_reply(link, Open((10**6,), GREEDY))
     found = [vars(record) for record in caplog.records if record.name == "verify_server.front.stream_record"]
     assert [each["end"] for each in found] == ["length", "invalid_request"]
     assert found[0]["prompt_tokens"] == len(PROMPT) and found[0]["completion_tokens"] == GREEDY.max_tokens

@@ -228,16 +228,13 @@ ASKED = [
 ]
 
 
-def test_channels_in_every_api(tmp_path):
+async def test_channels_in_every_api(tmp_path):
     async def check(written, thoughts, text, calls, more, api, client, stream):
         told = await api(client, asked(written, **more), stream)
         assert (told.thoughts, told.text, told.calls) == (thoughts, text, calls), (api, stream, told)
         assert (told.reason == "length") == ("max_tokens" in more)
 
-    async def scenario():
-        async with thinking(tmp_path / "m", "channels", False) as (server, edge, _):
-            for case in ASKED:
-                kinds = itertools.product((chat, responses, ollama, messages), (server, edge), (False, True))
-                await asyncio.gather(*(check(*case, *kind) for kind in kinds))
-
-    asyncio.run(scenario())
+    async with thinking(tmp_path / "m", "channels", False) as (server, edge, _):
+        for case in ASKED:
+            kinds = itertools.product((chat, responses, ollama, messages), (server, edge), (False, True))
+            await asyncio.gather(*(check(*case, *kind) for kind in kinds))

@@ -127,23 +127,19 @@ def test_a_device_goes_on_too_and_ends_with_its_terminal(gate, terminal):
 
 
 @pytest.mark.parametrize("goes", [True, False])
-def test_once_a_terminal_has_gone_every_further_sighup_says_the_same(goes, tmp_path, monkeypatch):
+async def test_once_a_terminal_has_gone_every_further_sighup_says_the_same(goes, tmp_path, monkeypatch):
     heard: list[object] = []
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # also where the tests run under nohup
     (tmp_path / "tty").touch()
     monkeypatch.setattr(ending, "TERMINAL", str(tmp_path / "tty"))
     monkeypatch.setattr(ending, "GOING_S", 0.01)
-
-    async def scenario():
-        ending.heed(heard.append, lambda: heard.append("renew"))
-        if goes:
-            (tmp_path / "tty").unlink()
-        signal.raise_signal(signal.SIGHUP)
-        await until(lambda: len(heard) == 1)
-        signal.raise_signal(signal.SIGHUP)
-        await asyncio.sleep(0.1)
-        signal.raise_signal(signal.SIGTERM)
-        await until(lambda: heard[-1] == signal.SIGTERM)
-
-    asyncio.run(scenario())
+    ending.heed(heard.append, lambda: heard.append("renew"))
+    if goes:
+        (tmp_path / "tty").unlink()
+    signal.raise_signal(signal.SIGHUP)
+    await until(lambda: len(heard) == 1)
+    signal.raise_signal(signal.SIGHUP)
+    await asyncio.sleep(0.1)
+    signal.raise_signal(signal.SIGTERM)
+    await until(lambda: heard[-1] == signal.SIGTERM)
     assert heard[:-1] == ([signal.SIGHUP] if goes else ["renew", "renew"])

@@ -225,17 +225,12 @@ def test_a_token_that_ends_the_answer_is_counted_behind_an_echo(way, plain):
 
 
 @ways
-def test_a_stream_has_the_same_lists(way, plain):
+async def test_a_stream_has_the_same_lists(way, plain):
     body = {"prompt": TEXTS[5], "echo": True, "logprobs": 2, "max_tokens": 4, "temperature": 0}
-
-    async def scenario():
-        async with way() as client:
-            whole = (await client.post("/v1/completions", json=body)).json()["choices"][0]
-            stream = await client.post("/v1/completions", json={**body, "stream": True})
-            return whole, stream.text
-
-    whole, stream = asyncio.run(scenario())
-    events = [json.loads(line[6:]) for line in stream.splitlines() if line.startswith("data: {")]
+    async with way() as client:
+        whole = (await client.post("/v1/completions", json=body)).json()["choices"][0]
+        stream = await client.post("/v1/completions", json={**body, "stream": True})
+    events = [json.loads(line[6:]) for line in stream.text.splitlines() if line.startswith("data: {")]
     pieces = [event["choices"][0] for event in events]
     assert "".join(piece["text"] for piece in pieces) == whole["text"]
     for name, values in whole["logprobs"].items():
@@ -252,19 +247,15 @@ def test_engine_llamacpp_scores_the_same_model(plain):
     assert found == pytest.approx(plain.scores(ids), abs=ROUNDED)
 
 
-def test_tokens_around_a_picture_score_as_by_transformers(engine, text, reference):
+async def test_tokens_around_a_picture_score_as_by_transformers(engine, text, reference):
     asked = question("What is it?", 1)
     images = tuple(placed.image for placed in asked[0].images)
     parts = [{"type": "image"}, {"type": "text", "text": "What is it?"}]
     ids = reference.show([{"role": "user", "content": parts}], [picture(1)])
     rows = torch.tensor(reference.logits(ids, last=len(ids))).log_softmax(-1)
-
-    async def scenario():
-        async with running(engine, text=text, max_step_tokens=8) as network:
-            params = SamplingParams(temperature=0, max_tokens=0)
-            return await through(network, Open(asked, params, prompt_logprobs=0, images=images))
-
-    tokens, _ = asyncio.run(scenario())
+    async with running(engine, text=text, max_step_tokens=8) as network:
+        params = SamplingParams(temperature=0, max_tokens=0)
+        tokens, _ = await through(network, Open(asked, params, prompt_logprobs=0, images=images))
     assert [token.id for token in tokens] == ids
     found = [token.logprobs[0][1] for token in tokens[1:]]
     assert found == pytest.approx([row[id].item() for row, id in zip(rows, ids[1:])], abs=EXACT)

@@ -28,20 +28,16 @@ def expected() -> list[int]:
 
 
 @pytest.mark.parametrize("kind", DRAFTERS)
-def test_after_a_prefix_hit(kind: str, expected: list[int]) -> None:
+async def test_after_a_prefix_hit(kind: str, expected: list[int]) -> None:
     engine = fresh_engine()
     recorder, told = beside(engine, kind)
-
-    async def scenario():
-        async with running(engine, drafter=recorder, policy=FOUR) as network:
-            first = await ask(network, LONG, NoneDrafter(), WARM)
-            loop = network.manager.loop
-            computed, asked = loop.machine.stats.positions, len(recorder.seen)
-            second = await ask(network, LONG, NoneDrafter(), WARM)
-            return first.tokens, second.tokens, computed, loop.machine.stats.positions - computed, asked
-
-    first, second, computed, again, asked = asyncio.run(scenario())
-    assert list(first) == list(second) == expected
+    async with running(engine, drafter=recorder, policy=FOUR) as network:
+        first = await ask(network, LONG, NoneDrafter(), WARM)
+        loop = network.manager.loop
+        computed, asked = loop.machine.stats.positions, len(recorder.seen)
+        second = await ask(network, LONG, NoneDrafter(), WARM)
+        again = loop.machine.stats.positions - computed
+    assert list(first.tokens) == list(second.tokens) == expected
     assert again == computed - 2 * BLOCK_SIZE, "all else is the same: two blocks of the prompt were there"
     recorder.seen = recorder.seen[asked:]
     agree(told, recorder)

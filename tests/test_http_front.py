@@ -214,17 +214,14 @@ async def test_a_tenant_has_one_number_of_places_over_both_protocols():
         await over_grpc.close()
 
 
-def test_answers_beside_drafting_devices_are_the_same():
-    async def scenario():
-        async with http_serving() as (_, grpc, address), asking(address) as client, linked(grpc) as link:
+async def test_answers_beside_drafting_devices_are_the_same():
+    async with http_serving() as (_, grpc, address), asking(address) as client, linked(grpc) as link:
 
-            async def device():
-                return (await finish(link, Open((3, 1, 4), GREEDY)))[1]
+        async def device():
+            return (await finish(link, Open((3, 1, 4), GREEDY)))[1]
 
-            texts = await asyncio.gather(*(said(client) for _ in range(4)), device(), device())
-            assert texts[:4] == [words("Hi", 12)] * 4 and texts[4] == texts[5]
-
-    asyncio.run(scenario())
+        texts = await asyncio.gather(*(said(client) for _ in range(4)), device(), device())
+        assert texts[:4] == [words("Hi", 12)] * 4 and texts[4] == texts[5]
 
 
 async def test_a_client_certificate_names_the_tenant(tmp_path):

@@ -128,29 +128,26 @@ async def until_accepted(client):
         assert time.monotonic() < deadline
 
 
-def test_large_bodies_may_not_fill_the_memory_together():
-    async def scenario():
-        limits = ClientLimits(opening_bytes=8 << 20)
-        async with http_serving(client_limits=limits) as (_, _, address):
-            held = 5  # connections with 2.5 MiB each, whose last byte is missing
-            ends = [raw(address) for _ in range(held)]
-            size = 5 << 19
+async def test_large_bodies_may_not_fill_the_memory_together():
+    limits = ClientLimits(opening_bytes=8 << 20)
+    async with http_serving(client_limits=limits) as (_, _, address):
+        held = 5  # connections with 2.5 MiB each, whose last byte is missing
+        ends = [raw(address) for _ in range(held)]
+        size = 5 << 19
 
-            async def send(end):
-                reader, writer = await end.__aenter__()
-                writer.write(HEAD + b"content-length: %d\r\n\r\n" % size + b" " * (size - 1))
-                return await asyncio.wait_for(reader.read(200), 20)
+        async def send(end):
+            reader, writer = await end.__aenter__()
+            writer.write(HEAD + b"content-length: %d\r\n\r\n" % size + b" " * (size - 1))
+            return await asyncio.wait_for(reader.read(200), 20)
 
-            answers = [asyncio.ensure_future(send(end)) for end in ends]
-            done, _ = await asyncio.wait(answers, timeout=20, return_when=asyncio.FIRST_COMPLETED)
-            assert done and next(iter(done)).result().startswith(b"HTTP/1.1 429 ")
-            for answer in answers:
-                answer.cancel()
-            await asyncio.gather(*answers, return_exceptions=True)
-            for end in ends:
-                await end.__aexit__(None, None, None)
-
-    asyncio.run(scenario())
+        answers = [asyncio.ensure_future(send(end)) for end in ends]
+        done, _ = await asyncio.wait(answers, timeout=20, return_when=asyncio.FIRST_COMPLETED)
+        assert done and next(iter(done)).result().startswith(b"HTTP/1.1 429 ")
+        for answer in answers:
+            answer.cancel()
+        await asyncio.gather(*answers, return_exceptions=True)
+        for end in ends:
+            await end.__aexit__(None, None, None)
 
 
 @pytest.mark.parametrize(

@@ -115,23 +115,18 @@ def tiny():
     return ENGINES.get("torch")(ServeConfig(model="tiny", numerics="fast", kv_tokens=2048, threads=1))
 
 
-def test_guided_answers_are_not_kept_and_others_hold_the_targets_probabilities(tmp_path: Path, tiny):
+async def test_guided_answers_are_not_kept_and_others_hold_the_targets_probabilities(tmp_path: Path, tiny):
     store = KeptStore(tmp_path / "kept")
     prompt = tiny.text.encode("def area(")
     params = SamplingParams(temperature=0.0, max_tokens=6)
-
-    async def main():
-        limits = SessionLimits(linger=0.2, tenants=Tenants(default=TenantLimits(keep=1)))
-        async with running(tiny.engine, limits=limits, text=tiny.text) as network:
-            network.manager.keeper = TextKeeper(store, tiny.text.fingerprint)
-            wrong = OracleDrafter(1.0, target=lambda context: 5)
-            await ask(network, prompt, wrong, params, guide=Guide(json_schema='{"type": "object"}'))
-            answer = await ask(network, prompt, wrong, params, top_logprobs=20)
-            await until(lambda: not network.manager.loop.machine.sessions)
-            network.manager.keeper.close()
-            return answer
-
-    answer = asyncio.run(main())
+    limits = SessionLimits(linger=0.2, tenants=Tenants(default=TenantLimits(keep=1)))
+    async with running(tiny.engine, limits=limits, text=tiny.text) as network:
+        network.manager.keeper = TextKeeper(store, tiny.text.fingerprint)
+        wrong = OracleDrafter(1.0, target=lambda context: 5)
+        await ask(network, prompt, wrong, params, guide=Guide(json_schema='{"type": "object"}'))
+        answer = await ask(network, prompt, wrong, params, top_logprobs=20)
+        await until(lambda: not network.manager.loop.machine.sessions)
+        network.manager.keeper.close()
     [path] = store.folder_of("local").glob("*.npz")
     [kept] = read_shard(path)
     assert kept.ids.tolist() == [*prompt, *answer.tokens]
@@ -140,24 +135,19 @@ def test_guided_answers_are_not_kept_and_others_hold_the_targets_probabilities(t
     assert np.allclose(kept.top_log_probs[:, :20], told[..., 1], atol=0.02)
 
 
-def test_accepted_drafts_have_the_rows_that_plain_decoding_has(tmp_path: Path, tiny):
+async def test_accepted_drafts_have_the_rows_that_plain_decoding_has(tmp_path: Path, tiny):
     store = KeptStore(tmp_path / "kept")
     prompt = tiny.text.encode("import os\n")
     params = SamplingParams(temperature=0.0, max_tokens=24)
-
-    async def main():
-        limits = SessionLimits(linger=0.2, tenants=Tenants(default=TenantLimits(keep=1)))
-        async with running(tiny.engine, limits=limits, text=tiny.text) as network:
-            network.manager.keeper = TextKeeper(store, WORDS)
-            plain = await ask(network, prompt, OracleDrafter(1.0, target=lambda context: 5), params)
-            known = [*prompt, *plain.tokens, *[5] * 20]
-            drafter = OracleDrafter(0.7, target=lambda context: known[len(context)])
-            drafted = await ask(network, prompt, drafter, params, device="another one")
-            await until(lambda: not network.manager.loop.machine.sessions)
-            network.manager.keeper.close()
-            return drafted
-
-    drafted = asyncio.run(main())
+    limits = SessionLimits(linger=0.2, tenants=Tenants(default=TenantLimits(keep=1)))
+    async with running(tiny.engine, limits=limits, text=tiny.text) as network:
+        network.manager.keeper = TextKeeper(store, WORDS)
+        plain = await ask(network, prompt, OracleDrafter(1.0, target=lambda context: 5), params)
+        known = [*prompt, *plain.tokens, *[5] * 20]
+        drafter = OracleDrafter(0.7, target=lambda context: known[len(context)])
+        drafted = await ask(network, prompt, drafter, params, device="another one")
+        await until(lambda: not network.manager.loop.machine.sessions)
+        network.manager.keeper.close()
     assert sum(commit.accepted for commit in drafted.rounds) > 5
     one, other = (read_shard(path)[0] for path in sorted(store.folder_of("local").glob("*.npz")))
     assert one.ids.tolist() == other.ids.tolist()

@@ -146,23 +146,19 @@ def test_what_a_killed_server_had_begun_goes(tmp_path: Path) -> None:
     assert not begun.exists()
 
 
-def test_a_reader_that_leaves_at_once_leaves_no_text(tmp_path: Path) -> None:
+async def test_a_reader_that_leaves_at_once_leaves_no_text(tmp_path: Path) -> None:
     """A flood of openings whose answers nobody waits for: what the target wrote of them is kept, and no more."""
     store = KeptStore(tmp_path / "kept", QUOTA)
-
-    async def main() -> None:
-        limits = SessionLimits(max_sessions=32, max_draft=8, linger=0.05, tenants=AGREED)
-        async with serving(AGREED, limits=limits, manager_of=keeping(store)) as (manager, address):
-            async with linked(address, token="token-a") as link:
-                for _ in range(60):
-                    stream = link.connect()
-                    await stream.send(Open(PROMPT, GREEDY))
-                    assert isinstance(await stream.receive(), Opened)
-                    await stream.close()
-            await until(lambda: not manager.loop.machine.sessions)
-            manager.keeper.close()
-
-    asyncio.run(main())
+    limits = SessionLimits(max_sessions=32, max_draft=8, linger=0.05, tenants=AGREED)
+    async with serving(AGREED, limits=limits, manager_of=keeping(store)) as (manager, address):
+        async with linked(address, token="token-a") as link:
+            for _ in range(60):
+                stream = link.connect()
+                await stream.send(Open(PROMPT, GREEDY))
+                assert isinstance(await stream.receive(), Opened)
+                await stream.close()
+        await until(lambda: not manager.loop.machine.sessions)
+        manager.keeper.close()
     truth = (*PROMPT, *continuation(PROMPT, GREEDY.max_tokens))
     assert sum(held.bytes for held in store.summarize()) <= QUOTA
     for path in store.folder_of("a").glob("*.npz"):

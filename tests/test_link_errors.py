@@ -80,12 +80,9 @@ def test_no_bracket_of_grpc_is_left_over():
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 505 HTTP Version Not Supported\r\n\r\n", b"SSH-2.0-x\r\n"])
-def test_another_program_listens_there(answer):
-    async def scenario():
-        async with talking(answer) as address:
-            return await words_of(address)
-
-    words = asyncio.run(scenario())
+async def test_another_program_listens_there(answer):
+    async with talking(answer) as address:
+        words = await words_of(address)
     assert "another program listens there; name the address of `opensled serve`" in words
     assert "frame" not in words
 

@@ -275,18 +275,15 @@ def test_nothing_is_kept_for_a_reader_who_has_read_the_end():
     assert not len(outbox) and not outbox.full
 
 
-def test_a_write_to_a_call_that_its_peer_has_ended_leaves_no_traceback(caplog):
-    async def scenario():
-        async def sequence(requests, context):
-            raise grpc.aio.InternalError("the write failed")  # as gRPC does, until it has told of the end
+async def test_a_write_to_a_call_that_its_peer_has_ended_leaves_no_traceback(caplog):
+    async def sequence(requests, context):
+        raise grpc.aio.InternalError("the write failed")  # as gRPC does, until it has told of the end
 
-        server = grpc.aio.server()
-        service.take_calls(server, None, None, sequence, None)
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            assert await channel.stream_stream(METHOD)().code() is grpc.StatusCode.UNKNOWN
-        await server.stop(None)
-
-    asyncio.run(scenario())
+    server = grpc.aio.server()
+    service.take_calls(server, None, None, sequence, None)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        assert await channel.stream_stream(METHOD)().code() is grpc.StatusCode.UNKNOWN
+    await server.stop(None)
     assert not caplog.records

@@ -268,12 +268,9 @@ def test_a_device_bears_the_moment_in_which_the_server_listens_anew(hasty):
     assert asyncio.run(loading_server.describe_when_loaded(told)) == "facts"
 
 
-def test_a_server_that_loads_is_not_present():
-    async def scenario():
-        async with service.loading("127.0.0.1:0", None) as address:
-            link = Link(Endpoint(address))
-            present = link.presence()
-            assert await anext(present) is False
-            await link.close()
-
-    asyncio.run(scenario())
+async def test_a_server_that_loads_is_not_present():
+    async with service.loading("127.0.0.1:0", None) as address:
+        link = Link(Endpoint(address))
+        present = link.presence()
+        assert await anext(present) is False
+        await link.close()

@@ -130,18 +130,15 @@ def test_a_drafter_without_words_of_its_own_is_an_error():
         local_answer(factory=Silent)
 
 
-def test_where_every_drafter_is_busy_the_answer_comes_later():
-    async def scenario():
-        options = {"factory": OwnMind(), "memory": NO_MEMORY, "patience": BRIEF}
-        async with device_that_loses(LOCAL_ONLY, **options) as (device, network):
-            network.down = True
-            first, second = device.answer(LONG), device.answer(LONG)
-            await anext(first)
-            with pytest.raises(Overloaded, match="all drafters are busy"):
-                await anext(second)
-            await first.aclose()
-
-    asyncio.run(scenario())
+async def test_where_every_drafter_is_busy_the_answer_comes_later():
+    options = {"factory": OwnMind(), "memory": NO_MEMORY, "patience": BRIEF}
+    async with device_that_loses(LOCAL_ONLY, **options) as (device, network):
+        network.down = True
+        first, second = device.answer(LONG), device.answer(LONG)
+        await anext(first)
+        with pytest.raises(Overloaded, match="all drafters are busy"):
+            await anext(second)
+        await first.aclose()
 
 
 def test_a_seed_gives_the_same_words_again():
@@ -219,30 +216,24 @@ def test_a_damaged_memory_is_none(tmp_path, damage):
     assert memory.recall() is None
 
 
-def test_a_device_starts_without_its_server_once_it_has_met_it(tmp_path):
+async def test_a_device_starts_without_its_server_once_it_has_met_it(tmp_path):
     prompt = (5, 6, 7) * 4
-
-    async def scenario():
-        options = {"drafter": "lookup", "cache_dir": str(tmp_path), "offline": LOCAL_ONLY}
-        async with serving(text=TinyText()) as (_, address):
-            config = GenerateConfig(server=address, **options)
-            met = await connect(config)
-            await met.close()
-        device = await connect(config)
-        assert device.info == met.info
-        with pytest.raises(
-            EngineError, match="cannot answer alone; use a draft model"
-        ):  # copies are no answer
-            await read(device, Task(prompt, GREEDY))
-        await device.close()
-        with pytest.raises(Unreachable, match="has never connected to a server there"):
-            await connect(replace(config, server="127.0.0.1:9"))
-        for file in tmp_path.glob("*.json"):
-            file.unlink()
-        with pytest.raises(Unreachable, match="its tokenizer is not in"):
-            await connect(config)
-
-    asyncio.run(scenario())
+    options = {"drafter": "lookup", "cache_dir": str(tmp_path), "offline": LOCAL_ONLY}
+    async with serving(text=TinyText()) as (_, address):
+        config = GenerateConfig(server=address, **options)
+        met = await connect(config)
+        await met.close()
+    device = await connect(config)
+    assert device.info == met.info
+    with pytest.raises(EngineError, match="cannot answer alone; use a draft model"):  # copies are no answer
+        await read(device, Task(prompt, GREEDY))
+    await device.close()
+    with pytest.raises(Unreachable, match="has never connected to a server there"):
+        await connect(replace(config, server="127.0.0.1:9"))
+    for file in tmp_path.glob("*.json"):
+        file.unlink()
+    with pytest.raises(Unreachable, match="its tokenizer is not in"):
+        await connect(config)
 
 
 def test_a_memory_is_plain_json(tmp_path):

@@ -5,7 +5,6 @@ Every answer tells which tokens they let stand.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
 import pytest
@@ -135,17 +134,13 @@ async def test_opened_says_what_the_rule_takes():
 
 
 @pytest.mark.parametrize("rule", ["match", LENIENT])
-def test_under_a_loose_rule_the_server_drafts_nothing(rule):
+async def test_under_a_loose_rule_the_server_drafts_nothing(rule):
     """What its draft model errs in would stand though no device has drafted it."""
-
-    async def scenario():
-        model = FakeEngine(num_blocks=200, target=lambda text: 1 + len(text) % 3)
-        options = {"drafter": ServerModel(model), "policy": Fcfs(FOREVER, 4), "limits": serving_loose()}
-        async with running(FakeEngine(num_blocks=200), **options) as network:
-            answer = await ask(network, PROMPT, NoneDrafter(), rule=rule)
-            return list(answer.tokens), network.manager.loop.machine.stats.own.tokens
-
-    text, drafted = asyncio.run(scenario())
+    model = FakeEngine(num_blocks=200, target=lambda text: 1 + len(text) % 3)
+    options = {"drafter": ServerModel(model), "policy": Fcfs(FOREVER, 4), "limits": serving_loose()}
+    async with running(FakeEngine(num_blocks=200), **options) as network:
+        answer = await ask(network, PROMPT, NoneDrafter(), rule=rule)
+        text, drafted = list(answer.tokens), network.manager.loop.machine.stats.own.tokens
     assert text == continuation(PROMPT, 40)
     assert (drafted > 0) == (rule == "match")
 

@@ -105,27 +105,23 @@ class Moody(OracleDrafter):
 
 
 @pytest.mark.parametrize("draft_wait", [0.0, 0.0005, 60.0], ids=["never waits", "hurries", "waits"])
-def test_both_ends_count_alike_when_drafts_are_late(draft_wait):
+async def test_both_ends_count_alike_when_drafts_are_late(draft_wait):
     """Drafts that met tokens decoded unasked: stale ones, and ones of which a rest was computed."""
-
-    async def scenario():
-        async with running(FakeEngine(num_blocks=200), draft_wait=draft_wait) as network:
-            params = SamplingParams(temperature=0, max_tokens=120)
-            drafters = [Moody(0.7, seed) for seed in range(6)]
-            answers = await asyncio.gather(
-                *(ask(network, (seed + 1, 2), drafter, params) for seed, drafter in enumerate(drafters))
-            )
-            rounds = [commit for answer in answers for commit in answer.rounds]
-            stats = network.manager.loop.machine.stats
-            assert stats.drafts.drafts == len(rounds)
-            assert stats.drafts.tokens == sum(commit.drafted for commit in rounds)
-            assert stats.drafts.accepted == sum(commit.accepted for commit in rounds)
-            assert stats.tokens == 6 * 120
-            assert stats.unasked == 6 * 120 - sum(len(commit.tokens) for commit in rounds)
-            assert stats.stale <= stats.drafts.drafts
-            return stats.stale
-
-    stale = asyncio.run(scenario())
+    async with running(FakeEngine(num_blocks=200), draft_wait=draft_wait) as network:
+        params = SamplingParams(temperature=0, max_tokens=120)
+        drafters = [Moody(0.7, seed) for seed in range(6)]
+        answers = await asyncio.gather(
+            *(ask(network, (seed + 1, 2), drafter, params) for seed, drafter in enumerate(drafters))
+        )
+        rounds = [commit for answer in answers for commit in answer.rounds]
+        stats = network.manager.loop.machine.stats
+        assert stats.drafts.drafts == len(rounds)
+        assert stats.drafts.tokens == sum(commit.drafted for commit in rounds)
+        assert stats.drafts.accepted == sum(commit.accepted for commit in rounds)
+        assert stats.tokens == 6 * 120
+        assert stats.unasked == 6 * 120 - sum(len(commit.tokens) for commit in rounds)
+        assert stats.stale <= stats.drafts.drafts
+        stale = stats.stale
     assert stale > 0 or draft_wait
 
 

@@ -1,6 +1,5 @@
 """What the metrics tell of scheduling: who waits for what, hints, KV that was lost or shared; a gateway's own."""
 
-import asyncio
 from dataclasses import dataclass, replace
 
 from hw_profiles.step_cost import HardwareProfile
@@ -71,32 +70,26 @@ async def test_hints_are_counted_by_what_they_say():
         assert found["draft_hints_total", "3"] == found["steps_total",] > 5  # each of them decides
 
 
-def test_a_prompt_that_was_there_before_is_counted_as_taken_over():
-    async def scenario():
-        async with running(FakeEngine(num_blocks=200)) as network:
-            prompt = tuple(range(1, 31))
-            for _ in range(2):
-                await ask(network, prompt, OracleDrafter(1.0), SamplingParams(temperature=0, max_tokens=4))
-            return samples(scrape(server_metrics(network.manager)))
-
-    found = asyncio.run(scenario())
+async def test_a_prompt_that_was_there_before_is_counted_as_taken_over():
+    async with running(FakeEngine(num_blocks=200)) as network:
+        prompt = tuple(range(1, 31))
+        for _ in range(2):
+            await ask(network, prompt, OracleDrafter(1.0), SamplingParams(temperature=0, max_tokens=4))
+        found = samples(scrape(server_metrics(network.manager)))
     assert found["prefix_cache_hits_total",] >= 28 and found["kv_tokens", "cached"] > 0
     states = ("free", "cached", "used", "shared")
     assert sum(found["kv_tokens", state] for state in states) == 200 * 4
 
 
-def test_a_gateway_tells_of_its_replicas_and_placements():
-    async def scenario():
-        async with cluster("a", "b") as one, linked(one.address) as link:
-            moved = await first_reply(link, Open(PROMPT, GREEDY))
-            assert isinstance(moved, Moved)
-            async with linked(moved.address) as direct:
-                await finish(direct, Open(PROMPT, GREEDY, resume_token=moved.resume_token))
-            assert isinstance(await first_reply(link, Open(PROMPT, GREEDY, committed=(1,))), Moved)
-            text = scrape(gateway_metrics(one.serving.gateway, one))
-            return text, gateway_metrics(one.serving.gateway, one)
-
-    text, metrics = asyncio.run(scenario())
+async def test_a_gateway_tells_of_its_replicas_and_placements():
+    async with cluster("a", "b") as one, linked(one.address) as link:
+        moved = await first_reply(link, Open(PROMPT, GREEDY))
+        assert isinstance(moved, Moved)
+        async with linked(moved.address) as direct:
+            await finish(direct, Open(PROMPT, GREEDY, resume_token=moved.resume_token))
+        assert isinstance(await first_reply(link, Open(PROMPT, GREEDY, committed=(1,))), Moved)
+        text = scrape(gateway_metrics(one.serving.gateway, one))
+        text, metrics = text, gateway_metrics(one.serving.gateway, one)
     found = samples(text)
     assert sum(found.get(("placements_total", name), 0) for name in "ab") == 2
     assert found["placements_resumed_total",] == 1 and found["streams_lost_total",] == 0

@@ -59,12 +59,9 @@ def manager(request, tmp_path, monkeypatch):
     assert set(manager.close()) <= {"WATCHDOG=1"}
 
 
-def test_ready_and_stopping(manager):
-    async def service():
-        async with notify.announce():
-            notify.stopping(125.5)
-
-    asyncio.run(service())
+async def test_ready_and_stopping(manager):
+    async with notify.announce():
+        notify.stopping(125.5)
     assert [manager.hear(), manager.hear()] == ["READY=1", "STOPPING=1\nEXTEND_TIMEOUT_USEC=125500000"]
 
 

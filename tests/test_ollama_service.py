@@ -74,46 +74,39 @@ def test_a_waiting_stream_sends_empty_lines_of_json(heartbeat, beats):
     assert [piece["message"]["content"] for piece in pieces] == ["Hello", *[""] * beats] and last["done"]
 
 
-def test_an_ending_device_ends_the_answer():
-    async def request():
-        ending, backend = asyncio.Event(), FakeBackend(endless=True)
-        app = build_app(backend, ending=ending)
-        asyncio.get_running_loop().call_later(0.05, ending.set)
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://edge") as client:
-            return await client.post("/api/chat", json=chat()), backend.closed
-
-    response, closed = asyncio.run(request())
+async def test_an_ending_device_ends_the_answer():
+    ending, backend = asyncio.Event(), FakeBackend(endless=True)
+    app = build_app(backend, ending=ending)
+    asyncio.get_running_loop().call_later(0.05, ending.set)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://edge") as client:
+        response, closed = await client.post("/api/chat", json=chat()), backend.closed
     assert "shutting down" in lines(response)[-1]["error"] and closed == 1
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_leaves_ends_the_work(stream):
+async def test_a_client_that_leaves_ends_the_work(stream):
     backend = FakeBackend(endless=True)
     body = json.dumps(chat(stream=stream)).encode()
+    arrived = asyncio.Event()
+    parts = [{"type": "http.request", "body": body, "more_body": False}]
 
-    async def leave():
-        arrived = asyncio.Event()
-        parts = [{"type": "http.request", "body": body, "more_body": False}]
+    async def receive():
+        if parts:
+            return parts.pop()
+        while not backend.tasks:
+            await asyncio.sleep(0)
+        if stream:
+            await arrived.wait()
+        return {"type": "http.disconnect"}
 
-        async def receive():
-            if parts:
-                return parts.pop()
-            while not backend.tasks:
-                await asyncio.sleep(0)
-            if stream:
-                await arrived.wait()
-            return {"type": "http.disconnect"}
+    async def send(message):
+        if message.get("body"):
+            arrived.set()
 
-        async def send(message):
-            if message.get("body"):
-                arrived.set()
-
-        scope = {"type": "http", "method": "POST", "path": "/api/chat", "raw_path": b"", "query_string": b"",
-                 "headers": [(b"content-type", b"application/json")], "root_path": "", "scheme": "http",
-                 "http_version": "1.1", "server": ("edge", 80), "client": ("me", 1)}  # fmt: skip
-        await asyncio.wait_for(build_app(backend)(scope, receive, send), 20)
-
-    asyncio.run(leave())
+    scope = {"type": "http", "method": "POST", "path": "/api/chat", "raw_path": b"", "query_string": b"",
+             "headers": [(b"content-type", b"application/json")], "root_path": "", "scheme": "http",
+             "http_version": "1.1", "server": ("edge", 80), "client": ("me", 1)}  # fmt: skip
+    await asyncio.wait_for(build_app(backend)(scope, receive, send), 20)
     assert backend.closed == 1
 
 

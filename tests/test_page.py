@@ -245,45 +245,39 @@ def test_an_error_has_a_status_before_the_first_word_and_is_the_last_event_after
     assert late[0]["pieces"] and late[-1]["error"]["code"] == code and "finish_reason" not in late[-1]
 
 
-def test_a_client_that_leaves_ends_the_work():
-    async def scenario():
-        backend = SpeakingBackend(said_ids("a"), endless=True)
-        app = build_app(backend, view=CountingView())
-        body = json.dumps(chat()).encode()
-        gone, sent, asked = asyncio.Event(), [], [{"type": "http.request", "body": body, "more_body": False}]
+async def test_a_client_that_leaves_ends_the_work():
+    backend = SpeakingBackend(said_ids("a"), endless=True)
+    app = build_app(backend, view=CountingView())
+    body = json.dumps(chat()).encode()
+    gone, sent, asked = asyncio.Event(), [], [{"type": "http.request", "body": body, "more_body": False}]
 
-        async def receive():
-            if asked:
-                return asked.pop()
-            await gone.wait()
-            return {"type": "http.disconnect"}
+    async def receive():
+        if asked:
+            return asked.pop()
+        await gone.wait()
+        return {"type": "http.disconnect"}
 
-        async def send(message):
-            sent.append(message)
+    async def send(message):
+        sent.append(message)
 
-        async with Reader(app) as reader:
-            scope = {**reader._scope, "method": "POST", "path": CHAT}
-            answer = asyncio.ensure_future(app(scope, receive, send))
-            await until(lambda: len(sent) > 5)
-            assert not backend.closed
-            gone.set()
-            await asyncio.wait_for(answer, 20)
-            assert backend.closed == 1
-
-    asyncio.run(scenario())
+    async with Reader(app) as reader:
+        scope = {**reader._scope, "method": "POST", "path": CHAT}
+        answer = asyncio.ensure_future(app(scope, receive, send))
+        await until(lambda: len(sent) > 5)
+        assert not backend.closed
+        gone.set()
+        await asyncio.wait_for(answer, 20)
+        assert backend.closed == 1
 
 
-def test_an_answer_ends_with_the_process():
-    async def scenario():
-        ending, backend = asyncio.Event(), SpeakingBackend(said_ids("a"), endless=True)
-        app = build_app(backend, ending=ending, view=CountingView())
-        asking = asyncio.ensure_future(_asked(app))
-        await until(lambda: backend.tasks)
-        ending.set()
-        news = told(await asyncio.wait_for(asking, 20))
-        assert news[-1]["error"]["code"] == "unreachable" and backend.closed == 1
-
-    asyncio.run(scenario())
+async def test_an_answer_ends_with_the_process():
+    ending, backend = asyncio.Event(), SpeakingBackend(said_ids("a"), endless=True)
+    app = build_app(backend, ending=ending, view=CountingView())
+    asking = asyncio.ensure_future(_asked(app))
+    await until(lambda: backend.tasks)
+    ending.set()
+    news = told(await asyncio.wait_for(asking, 20))
+    assert news[-1]["error"]["code"] == "unreachable" and backend.closed == 1
 
 
 async def _asked(app):

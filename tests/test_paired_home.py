@@ -241,33 +241,29 @@ def test_new_limits_of_a_tenant_count_from_now_on(tmp_path):
     assert quotas.of("alice") is None
 
 
-def test_a_token_that_comes_counts_at_once_and_one_that_goes_ends_no_answer(tmp_path, monkeypatch):
+async def test_a_token_that_comes_counts_at_once_and_one_that_goes_ends_no_answer(tmp_path, monkeypatch):
     monkeypatch.setattr("opensled.process.watched_file.CHECK_SECONDS", 0.0)
     path = tmp_path / "tokens"
     write_whole(path, b"secret-1 alice\n", private=True)
-
-    async def scenario():
-        async with (
-            serving(watched_tenants(path, TenantLimits())) as (_, address),
-            linked(address, token="secret-2") as late,
-            linked(address, token="secret-1") as early,
-        ):
-            with pytest.raises(Unauthorized):
-                await late.describe()
-            stream = early.connect()
-            await stream.send(Open(PROMPT, GREEDY))
-            await stream.receive()
-            write_whole(path, b"secret-2 bob\n", private=True)
+    async with (
+        serving(watched_tenants(path, TenantLimits())) as (_, address),
+        linked(address, token="secret-2") as late,
+        linked(address, token="secret-1") as early,
+    ):
+        with pytest.raises(Unauthorized):
             await late.describe()
-            with pytest.raises(Unauthorized):
-                await early.describe()
-            with pytest.raises(Unauthorized):
-                await first_reply(early, Open(PROMPT, GREEDY))
-            while not (await stream.receive()).finish_reason:
-                pass
-            await stream.close()
-
-    asyncio.run(scenario())
+        stream = early.connect()
+        await stream.send(Open(PROMPT, GREEDY))
+        await stream.receive()
+        write_whole(path, b"secret-2 bob\n", private=True)
+        await late.describe()
+        with pytest.raises(Unauthorized):
+            await early.describe()
+        with pytest.raises(Unauthorized):
+            await first_reply(early, Open(PROMPT, GREEDY))
+        while not (await stream.receive()).finish_reason:
+            pass
+        await stream.close()
 
 
 def shown_names(address):
@@ -298,37 +294,29 @@ def test_a_new_certificate_counts_for_the_next_connection(tmp_path, monkeypatch)
     asyncio.run(scenario())
 
 
-def test_a_certificate_must_name_the_server_by_the_name_that_is_asked_for(tmp_path):
+async def test_a_certificate_must_name_the_server_by_the_name_that_is_asked_for(tmp_path):
     authority = tmp_path / "ca.pem"
     AUTHORITY.cert_pem.write_to_path(authority)
-
-    async def scenario():
-        tls = security.Tls(issued(AUTHORITY, "hub.example"))
-        async with serving(tls=tls) as (_, address):
-            async with linked(address, tls=True, tls_ca=authority, tls_name="hub.example") as link:
+    tls = security.Tls(issued(AUTHORITY, "hub.example"))
+    async with serving(tls=tls) as (_, address):
+        async with linked(address, tls=True, tls_ca=authority, tls_name="hub.example") as link:
+            await link.describe()
+        for name in ("", "other.example"):
+            link = Link(Endpoint(address, tls=True, tls_ca=authority, tls_name=name, timeout=1.0))
+            with pytest.raises(Exception, match=r"certificate|TLS|no server answers|names"):
                 await link.describe()
-            for name in ("", "other.example"):
-                link = Link(Endpoint(address, tls=True, tls_ca=authority, tls_name=name, timeout=1.0))
-                with pytest.raises(Exception, match=r"certificate|TLS|no server answers|names"):
-                    await link.describe()
-                await link.close()
-
-    asyncio.run(scenario())
+            await link.close()
 
 
 @pytest.mark.parametrize("name", ["same", "another"])
-def test_the_server_of_another_home_is_a_stranger(tmp_path, name, monkeypatch):
+async def test_the_server_of_another_home_is_a_stranger(tmp_path, name, monkeypatch):
     """Also one whose authority has the name of ours, such as a home that was made anew."""
     if name == "same":
         monkeypatch.setattr(home_module.secrets, "token_hex", lambda size: "00000000")
     ours, theirs = Home(tmp_path / "ours"), Home(tmp_path / "theirs")
-
-    async def scenario():
-        tls = read_tls(str(theirs.cert), str(theirs.key), "")
-        async with serving(tls=tls) as (_, address), linked(address, tls=True, tls_ca=ours.ca) as link:
-            with pytest.raises(
-                Unreachable, match=r"does not know; name the authority's file with --tls-ca .*, or pair"
-            ):
-                await link.describe()
-
-    asyncio.run(scenario())
+    tls = read_tls(str(theirs.cert), str(theirs.key), "")
+    async with serving(tls=tls) as (_, address), linked(address, tls=True, tls_ca=ours.ca) as link:
+        with pytest.raises(
+            Unreachable, match=r"does not know; name the authority's file with --tls-ca .*, or pair"
+        ):
+            await link.describe()

@@ -35,13 +35,10 @@ def folder(tmp_path, monkeypatch):
     return tmp_path / "opensled" / "home"
 
 
-def test_a_device_gets_address_authority_and_a_token_of_its_own(folder):
-    async def scenario():
-        async with desk(folder) as (found, port):
-            grant = await device(port, name="Küche & Flur!")
-            return grant, await found.outcome
-
-    grant, outcome = asyncio.run(scenario())
+async def test_a_device_gets_address_authority_and_a_token_of_its_own(folder):
+    async with desk(folder) as (found, port):
+        grant = await device(port, name="Küche & Flur!")
+        outcome = await found.outcome
     home = Home(folder)
     assert outcome.name == grant.name == "k-che-flur" and outcome.address == HERE
     assert grant.server == f"{HERE}:7411" and grant.authority == home.authority.der
@@ -71,30 +68,24 @@ def test_a_code_is_eight_random_digits_and_is_read_as_people_type_it():
             read_code(typed)
 
 
-def test_a_wrong_code_pairs_nothing_and_says_so(folder):
-    async def scenario():
-        async with desk(folder) as (found, port):
-            with pytest.raises(Unauthorized, match="not the one that the server shows"):
-                await device(port, WRONG)
-            assert not found.outcome.done()
-            await device(port)
-
-    asyncio.run(scenario())
+async def test_a_wrong_code_pairs_nothing_and_says_so(folder):
+    async with desk(folder) as (found, port):
+        with pytest.raises(Unauthorized, match="not the one that the server shows"):
+            await device(port, WRONG)
+        assert not found.outcome.done()
+        await device(port)
     assert names(folder) == ["kitchen"]
 
 
-def test_the_third_wrong_guess_withdraws_the_code(folder):
-    async def scenario():
-        async with desk(folder) as (found, port):
-            for _ in range(MAX_GUESSES):
-                with pytest.raises(Unauthorized):
-                    await guess(port)
-            with pytest.raises(PairingFailed, match="withdrawn after 3 wrong guesses"):
-                await found.outcome
-            with pytest.raises(Unauthorized, match="does not count any more"):
-                await device(port)
-
-    asyncio.run(scenario())
+async def test_the_third_wrong_guess_withdraws_the_code(folder):
+    async with desk(folder) as (found, port):
+        for _ in range(MAX_GUESSES):
+            with pytest.raises(Unauthorized):
+                await guess(port)
+        with pytest.raises(PairingFailed, match="withdrawn after 3 wrong guesses"):
+            await found.outcome
+        with pytest.raises(Unauthorized, match="does not count any more"):
+            await device(port)
     assert names(folder) == [] and paired.paired_server() == ""
 
 
@@ -105,33 +96,26 @@ async def test_guesses_at_the_same_time_are_no_more_than_one_after_another(folde
         assert found._guesses == MAX_GUESSES and found.outcome.done()
 
 
-def test_a_third_device_on_the_link_is_too_late(folder):
-    async def scenario():
-        async with desk(folder) as (found, port):
-            async with line(port) as early:  # it has begun before the good device is paired
-                end = DeviceEnd(read_code(CODE))
-                early.say(encode_frame(PairFrame.HELLO, end.hello))
-                channel, _ = end.channel(await early.hear(PairFrame.ANSWER))
-                await device(port)
-                early.say(encode_frame(PairFrame.REQUEST, channel.proof + channel.seal(b"{}")))
-                with pytest.raises(Unauthorized, match="does not count any more"):
-                    await early.hear(PairFrame.GRANT)
+async def test_a_third_device_on_the_link_is_too_late(folder):
+    async with desk(folder) as (found, port):
+        async with line(port) as early:  # it has begun before the good device is paired
+            end = DeviceEnd(read_code(CODE))
+            early.say(encode_frame(PairFrame.HELLO, end.hello))
+            channel, _ = end.channel(await early.hear(PairFrame.ANSWER))
+            await device(port)
+            early.say(encode_frame(PairFrame.REQUEST, channel.proof + channel.seal(b"{}")))
             with pytest.raises(Unauthorized, match="does not count any more"):
-                await guess(port, CODE)
-            assert (await found.outcome).name == "kitchen"
-
-    asyncio.run(scenario())
+                await early.hear(PairFrame.GRANT)
+        with pytest.raises(Unauthorized, match="does not count any more"):
+            await guess(port, CODE)
+        assert (await found.outcome).name == "kitchen"
     assert names(folder) == ["kitchen"]
 
 
-def test_who_only_passes_frames_on_learns_nothing(folder):
+async def test_who_only_passes_frames_on_learns_nothing(folder):
     middle = Middle()
-
-    async def scenario():
-        async with desk(folder) as (_, port), middle.before(port) as between:
-            return await device(between)
-
-    grant = asyncio.run(scenario())
+    async with desk(folder) as (_, port), middle.before(port) as between:
+        grant = await device(between)
     assert [kind for kind, _ in middle.seen] == list(PairFrame)[:6]
     for secret in (grant.token.encode(), grant.name.encode(), b"CERTIFICATE", CODE.encode(), b"48210937"):
         assert not any(secret in body for _, body in middle.seen)
@@ -139,7 +123,7 @@ def test_who_only_passes_frames_on_learns_nothing(folder):
 
 @pytest.mark.parametrize("kind", list(PairFrame)[:6])
 @pytest.mark.parametrize("place", [0, len(VERSION) + 5, -1], ids=["first", "middle", "last"])
-def test_a_changed_byte_ends_the_pairing(folder, kind, place):
+async def test_a_changed_byte_ends_the_pairing(folder, kind, place):
     def change(frame, body):
         if frame != kind:
             return body
@@ -147,38 +131,30 @@ def test_a_changed_byte_ends_the_pairing(folder, kind, place):
         changed[min(place, len(changed) - 1)] ^= 1
         return bytes(changed)
 
-    async def scenario():
-        async with desk(folder) as (found, port), Middle(change).before(port) as between:
-            with pytest.raises((Unauthorized, ProtocolError, Unreachable)):
-                await device(between)
-            return found
-
-    found = asyncio.run(scenario())
+    async with desk(folder) as (found, port), Middle(change).before(port) as between:
+        with pytest.raises((Unauthorized, ProtocolError, Unreachable)):
+            await device(between)
     assert paired.paired_server() == ""
     # The last frame tells the device only that the server has heard it; the token is the device's, which forgot it
     assert names(folder) == (["kitchen"] if kind == PairFrame.DONE else [])
     assert found._guesses <= 1
 
 
-def test_a_recorded_pairing_is_worth_a_wrong_guess(folder):
+async def test_a_recorded_pairing_is_worth_a_wrong_guess(folder):
     middle = Middle()
-
-    async def scenario():
-        async with desk(folder) as (_, port), middle.before(port) as between:
-            await device(between)
-        said = dict(middle.seen)
-        async with (
-            desk(folder) as (found, port),
-            line(port) as replay,
-        ):  # the same code, were it ever drawn again
-            replay.say(encode_frame(PairFrame.HELLO, said[PairFrame.HELLO]))
-            await replay.hear(PairFrame.ANSWER)
-            replay.say(encode_frame(PairFrame.REQUEST, said[PairFrame.REQUEST]))
-            with pytest.raises(Unauthorized):
-                await replay.hear(PairFrame.GRANT)
-            assert found._guesses == 1 and not found.outcome.done()
-
-    asyncio.run(scenario())
+    async with desk(folder) as (_, port), middle.before(port) as between:
+        await device(between)
+    said = dict(middle.seen)
+    async with (
+        desk(folder) as (found, port),
+        line(port) as replay,
+    ):  # the same code, were it ever drawn again
+        replay.say(encode_frame(PairFrame.HELLO, said[PairFrame.HELLO]))
+        await replay.hear(PairFrame.ANSWER)
+        replay.say(encode_frame(PairFrame.REQUEST, said[PairFrame.REQUEST]))
+        with pytest.raises(Unauthorized):
+            await replay.hear(PairFrame.GRANT)
+        assert found._guesses == 1 and not found.outcome.done()
     assert names(folder) == ["kitchen"]
 
 
@@ -196,18 +172,15 @@ def test_a_false_server_tests_one_guess_in_a_try_and_gets_no_further():
         guessed.unseal(channel.seal(b"{}"))
 
 
-def test_who_signs_drafts_comes_with_the_pairing_if_the_home_names_one(folder):
-    async def scenario():
-        for key in ("", "cd" * 32):
-            if key:
-                Home(folder).name_signer(key)
-            async with desk(folder) as (_, port):
-                grant = await device(port)
-                assert grant.signer == key
-                wanted = f"{grant.name}:{key}" if key else ""
-                assert paired.signer_of(f"{HERE}:7411") == wanted and paired.signer_of("other:7411") == ""
-
-    asyncio.run(scenario())
+async def test_who_signs_drafts_comes_with_the_pairing_if_the_home_names_one(folder):
+    for key in ("", "cd" * 32):
+        if key:
+            Home(folder).name_signer(key)
+        async with desk(folder) as (_, port):
+            grant = await device(port)
+            assert grant.signer == key
+            wanted = f"{grant.name}:{key}" if key else ""
+            assert paired.signer_of(f"{HERE}:7411") == wanted and paired.signer_of("other:7411") == ""
     assert stat.S_IMODE((paired.paired_folder() / "signer").stat().st_mode) == 0o600
 
 
@@ -217,7 +190,7 @@ def test_a_message_sent_back_is_no_message():
         end.channel(end.hello + bytes(ANSWER_BYTES - len(end.hello)))
 
 
-def test_another_authority_than_announced_is_refused(folder):
+async def test_another_authority_than_announced_is_refused(folder):
     """A server that could change its mind after the proofs would not be bound by them."""
 
     async def lie(reader, writer):
@@ -229,38 +202,28 @@ def test_another_authority_than_announced_is_refused(folder):
         grant = Grant("hub:7411", Home(folder).authority.der, "ab" * 32, "kitchen")
         writer.write(encode_frame(PairFrame.GRANT, channel.proof + channel.seal(grant.encode())))
 
-    async def scenario():
-        server = await asyncio.start_server(lie, HERE, 0)
-        with pytest.raises(ProtocolError, match="another authority"):
-            await device(server.sockets[0].getsockname()[1])
-        server.close()
-
-    asyncio.run(scenario())
+    server = await asyncio.start_server(lie, HERE, 0)
+    with pytest.raises(ProtocolError, match="another authority"):
+        await device(server.sockets[0].getsockname()[1])
+    server.close()
     assert paired.paired_server() == ""
 
 
-def test_a_device_that_cannot_keep_its_token_has_none(folder, monkeypatch):
+async def test_a_device_that_cannot_keep_its_token_has_none(folder, monkeypatch):
     def full(*_):
         raise UsageError("the disk is full")
 
     monkeypatch.setattr(paired, "keep", full)
-
-    async def scenario():
-        async with desk(folder) as (found, port):
-            with pytest.raises(UsageError, match="full"):
-                await device(port)
-            with pytest.raises(PairingFailed, match="knew the code"):
-                await asyncio.wait_for(found.outcome, 20)
-
-    asyncio.run(scenario())
+    async with desk(folder) as (found, port):
+        with pytest.raises(UsageError, match="full"):
+            await device(port)
+        with pytest.raises(PairingFailed, match="knew the code"):
+            await asyncio.wait_for(found.outcome, 20)
     assert names(folder) == []
 
 
-def test_devices_of_one_name_are_told_apart(folder):
-    async def scenario():
-        for _ in range(3):
-            async with desk(folder) as (_, port):
-                await device(port, name="Pi")
-
-    asyncio.run(scenario())
+async def test_devices_of_one_name_are_told_apart(folder):
+    for _ in range(3):
+        async with desk(folder) as (_, port):
+            await device(port, name="Pi")
     assert names(folder) == ["pi", "pi-2", "pi-3"]

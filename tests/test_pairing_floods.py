@@ -77,37 +77,31 @@ async def flooded(port, said):
 
 
 @pytest.mark.parametrize("kind", FLOODS)
-def test_the_good_device_is_paired_beside_a_flood(folder, kind):
-    async def scenario():
-        async with desk(folder) as (found, port), flooded(port, FLOODS[kind]):
-            await asyncio.wait_for(device(port), 20)
-            assert (await asyncio.wait_for(found.outcome, 20)).name == "kitchen"
-            assert found._guesses == 0 and found._runs == 1
-            assert len(found._waiting) <= MAX_CONNECTIONS
-            assert len(found._by_address) <= ATTACKERS + 1  # who has gone is forgotten
-
-    asyncio.run(scenario())
+async def test_the_good_device_is_paired_beside_a_flood(folder, kind):
+    async with desk(folder) as (found, port), flooded(port, FLOODS[kind]):
+        await asyncio.wait_for(device(port), 20)
+        assert (await asyncio.wait_for(found.outcome, 20)).name == "kitchen"
+        assert found._guesses == 0 and found._runs == 1
+        assert len(found._waiting) <= MAX_CONNECTIONS
+        assert len(found._by_address) <= ATTACKERS + 1  # who has gone is forgotten
     assert names(folder) == ["kitchen"]
 
 
-def test_a_flood_of_wrong_codes_withdraws_the_code_and_gets_nothing(folder):
+async def test_a_flood_of_wrong_codes_withdraws_the_code_and_gets_nothing(folder):
     async def guessing(port, tried):
         with contextlib.suppress(OpenSledError, OSError):
             tried["runs"] += 1
             await guess(port)
 
-    async def scenario():
-        tried = Counter()
-        async with desk(folder) as (found, port):
-            while not found.outcome.done():
-                await asyncio.gather(*(guessing(port, tried) for _ in range(MAX_OF_ADDRESS)))
-            assert found._guesses == MAX_GUESSES
-            with pytest.raises(PairingFailed, match="withdrawn after 3 wrong guesses"):
-                found.outcome.result()
-            with pytest.raises(Unauthorized, match="does not count any more"):
-                await device(port)
-
-    asyncio.run(scenario())
+    tried = Counter()
+    async with desk(folder) as (found, port):
+        while not found.outcome.done():
+            await asyncio.gather(*(guessing(port, tried) for _ in range(MAX_OF_ADDRESS)))
+        assert found._guesses == MAX_GUESSES
+        with pytest.raises(PairingFailed, match="withdrawn after 3 wrong guesses"):
+            found.outcome.result()
+        with pytest.raises(Unauthorized, match="does not count any more"):
+            await device(port)
     assert names(folder) == [] and paired.paired_server() == ""
 
 

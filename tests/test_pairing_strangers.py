@@ -119,19 +119,15 @@ async def test_of_many_addresses_the_longest_silent_connection_gives_way(folder)
             writer.close()
 
 
-def test_runs_of_one_code_are_few(folder):
+async def test_runs_of_one_code_are_few(folder):
     """They cost time, and could be timed."""
-
-    async def scenario():
-        async with desk(folder) as (found, port):
-            for _ in range(MAX_RUNS + 1):
-                async with line(port) as stranger:
-                    stranger.say(encode_frame(PairFrame.HELLO, DeviceEnd("11111111").hello))
-                    await stranger.reader.read(8)
-            with pytest.raises(PairingFailed, match="began to pair and did not"):
-                await asyncio.wait_for(found.outcome, 20)
-
-    asyncio.run(scenario())
+    async with desk(folder) as (found, port):
+        for _ in range(MAX_RUNS + 1):
+            async with line(port) as stranger:
+                stranger.say(encode_frame(PairFrame.HELLO, DeviceEnd("11111111").hello))
+                await stranger.reader.read(8)
+        with pytest.raises(PairingFailed, match="began to pair and did not"):
+            await asyncio.wait_for(found.outcome, 20)
     assert names(folder) == []
 
 

@@ -134,21 +134,17 @@ def test_what_cannot_be_is_an_error_of_the_server(wrong):
 
 
 @pytest.mark.parametrize("load", [load_torch, load_llamacpp])
-def test_the_second_of_two_equal_questions_is_found_but_for_its_last_block(load):
+async def test_the_second_of_two_equal_questions_is_found_but_for_its_last_block(load):
     target = load(ServeConfig(model="tiny", kv_tokens=4096, threads=1))
     words = " ".join(f"The rabbit saw {number} carrots." for number in range(12))
     body = {"messages": [{"role": "user", "content": words}], "temperature": 0, "max_tokens": 8}
-
-    async def scenario():
-        async with (
-            http_serving(engine=target.engine, text=target.text) as (_, _, address),
-            asking(address) as client,
-        ):
-            chats = [(await client.post("/v1/chat/completions", json=body)).json() for _ in range(2)]
-            response = {"input": words, "temperature": 0, "max_output_tokens": 8}
-            return chats, (await client.post("/v1/responses", json=response)).json()
-
-    (first, second), response = asyncio.run(scenario())
+    async with (
+        http_serving(engine=target.engine, text=target.text) as (_, _, address),
+        asking(address) as client,
+    ):
+        chats = [(await client.post("/v1/chat/completions", json=body)).json() for _ in range(2)]
+        response = {"input": words, "temperature": 0, "max_output_tokens": 8}
+        (first, second), response = chats, (await client.post("/v1/responses", json=response)).json()
     assert first["choices"] == second["choices"]
     length, block = first["usage"]["prompt_tokens"], target.engine.info.block_size
     assert length > 64, "more than a step"
@@ -254,24 +250,18 @@ def test_a_device_hears_how_far_its_prompt_is_read_and_what_was_found():
         assert "".join(chunk.text for chunk in chunks) == TOKENIZER.decode(continuation(LONG, 6))
 
 
-def test_what_a_server_finds_of_an_answer_under_way_is_no_prompt_that_was_found():
-    async def scenario():
-        async with device_that_loses(STALL, quiet=0.0) as (device, network):
-            chunks = await chunks_of(device, network, loses_at=1)
-            return chunks, network.lost, network.manager.loop.machine.target.pool.hits
-
-    chunks, lost, hits = asyncio.run(scenario())
+async def test_what_a_server_finds_of_an_answer_under_way_is_no_prompt_that_was_found():
+    async with device_that_loses(STALL, quiet=0.0) as (device, network):
+        chunks = await chunks_of(device, network, loses_at=1)
+        lost, hits = network.lost, network.manager.loop.machine.target.pool.hits
     assert lost == 1 and hits >= 176 and chunks[-1].stats.cached_tokens == 0
     assert "".join(chunk.text for chunk in chunks) == TOKENIZER.decode(continuation(LONG, 6))
 
 
-def test_through_a_relay_it_is_the_target_that_reads_and_finds():
-    async def scenario():
-        top, middle = FakeEngine(block_size=4), FakeEngine(block_size=8)
-        async with tiers(top, middle, step_tokens=64) as (network, _, _):
-            return [await heard_through(network) for _ in range(2)]
-
-    (first, tokens), (second, again) = asyncio.run(scenario())
+async def test_through_a_relay_it_is_the_target_that_reads_and_finds():
+    top, middle = FakeEngine(block_size=4), FakeEngine(block_size=8)
+    async with tiers(top, middle, step_tokens=64) as (network, _, _):
+        (first, tokens), (second, again) = [await heard_through(network) for _ in range(2)]
     assert tokens == again == tuple(continuation(LONG, 6))
     assert first[1] == 0 and first[0][-1] == Prefill(128, 180)
     assert second == ([Prefill(176, 180, 176)], 176), "the relay itself finds blocks of eight"

@@ -68,18 +68,14 @@ async def answers(network, cases, drafter):
 
 
 @pytest.mark.parametrize("drafter", ["none", "llamacpp"])
-def test_texts_that_begin_alike_in_memory_for_a_few(exact, drafter):
+async def test_texts_that_begin_alike_in_memory_for_a_few(exact, drafter):
     """KV for two of 17 sequences: blocks are shared, evicted, found again and recomputed."""
     cases, small = alike(), TorchEngine(exact._model, replace(exact.info, num_blocks=FEW_BLOCKS))
-
-    async def body():
-        async with running(
-            small, draft_wait=0.2, max_step_tokens=96, limits=SessionLimits(linger=1.0)
-        ) as network:
-            written = await answers(network, cases, drafter)
-            return written, network.manager.loop.machine.target.pool
-
-    written, pool = asyncio.run(body())
+    async with running(
+        small, draft_wait=0.2, max_step_tokens=96, limits=SessionLimits(linger=1.0)
+    ) as network:
+        written = await answers(network, cases, drafter)
+        pool = network.manager.loop.machine.target.pool
     assert written == [case.expected for case in cases]
     assert pool.hits > 16 * len(cases) and pool.evictions > 0
 

@@ -262,13 +262,10 @@ async def prompt_of(device, params=FEW, at=(), network=None):
 
 @pytest.mark.parametrize("at", [(), (64,), (64, 128), (128, 128, 128), (64, 2)])
 @pytest.mark.parametrize("params", [FEW, NONE])
-def test_a_server_lost_in_the_middle_tells_each_token_once(at, params):
-    async def scenario():
-        async with device_that_loses(STALL, engine=Slow(num_blocks=200), quiet=0.0) as (device, network):
-            answer = await prompt_of(device, params, at, network)
-            return answer, network.lost
-
-    (tokens, ids, reason), lost = asyncio.run(scenario())
+async def test_a_server_lost_in_the_middle_tells_each_token_once(at, params):
+    async with device_that_loses(STALL, engine=Slow(num_blocks=200), quiet=0.0) as (device, network):
+        answer = await prompt_of(device, params, at, network)
+        (tokens, ids, reason), lost = answer, network.lost
     assert told(tokens) == (list(LONG), ranks(LONG))
     assert ids == continuation(LONG, params.max_tokens) and reason == "length"
     assert lost >= min(1, len(at))
@@ -310,12 +307,9 @@ async def through(network, open, lost_at=0):
 
 @pytest.mark.parametrize("params", [FEW, NONE])
 @pytest.mark.parametrize("above", [Weather(), Weather(loss=0.05, reorder=0.05, duplicate=0.05, seed=3)])
-def test_a_relay_passes_on_what_the_target_says(above, params):
-    async def scenario():
-        async with tiers(FakeEngine(), FakeEngine(), above=above, step_tokens=64) as (network, _, _):
-            return await through(network, Open(LONG, params, prompt_logprobs=1))
-
-    tokens, ids = asyncio.run(scenario())
+async def test_a_relay_passes_on_what_the_target_says(above, params):
+    async with tiers(FakeEngine(), FakeEngine(), above=above, step_tokens=64) as (network, _, _):
+        tokens, ids = await through(network, Open(LONG, params, prompt_logprobs=1))
     assert told(tokens) == (list(LONG), ranks(LONG)) and ids == tuple(continuation(LONG, params.max_tokens))
 
 
@@ -346,19 +340,15 @@ def test_preempted_sessions_tell_each_token_once():
     assert preempted > 3
 
 
-def test_a_reader_that_comes_back_for_them_gets_a_session_of_its_own():
-    async def scenario():
-        async with running(FakeEngine(), max_step_tokens=16) as network:
-            manager = network.manager
-            asked = Open(LONG, FEW, prompt_logprobs=1)
-            first, opened = await manager.open(asked, "local")
-            again, _ = await manager.open(replace(asked, resume_token=opened.resume_token), "local")
-            later = Open(LONG, FEW, resume_token=opened.resume_token)
-            third, _ = await manager.open(later, "local")
-            return len({first.id, again.id, third.id}), manager.remembered, first.closed
-
-    sessions, remembered, closed = asyncio.run(scenario())
-    assert sessions == 3 and len(remembered) == 2 and closed
+async def test_a_reader_that_comes_back_for_them_gets_a_session_of_its_own():
+    async with running(FakeEngine(), max_step_tokens=16) as network:
+        manager = network.manager
+        asked = Open(LONG, FEW, prompt_logprobs=1)
+        first, opened = await manager.open(asked, "local")
+        again, _ = await manager.open(replace(asked, resume_token=opened.resume_token), "local")
+        later = Open(LONG, FEW, resume_token=opened.resume_token)
+        third, _ = await manager.open(later, "local")
+        assert len({first.id, again.id, third.id}) == 3 and len(manager.remembered) == 2 and first.closed
 
 
 @pytest.mark.parametrize(

@@ -215,22 +215,18 @@ def test_many_tenants_have_a_bound(monkeypatch):
 
 
 @pytest.mark.parametrize("make", [ServerLookup, tables, lambda: ServerModel(engine())])
-def test_what_sessions_leave_is_forgotten(make):
+async def test_what_sessions_leave_is_forgotten(make):
     """Also of readers that left while a step was under way."""
     drafter = make()
-
-    async def scenario():
-        async with running(engine(), drafter=drafter, policy=FOUR) as network:
-            asking = [asyncio.ensure_future(ask(network, prompt, NoneDrafter())) for prompt in PROMPTS * 4]
-            await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
-            for task in asking:
-                task.cancel()
-            await asyncio.gather(*asking, return_exceptions=True)
-            for session in network.manager.remembered:
-                network.manager.forget(session)
-            await ask(network, PROMPTS[0], NoneDrafter(), SHORT)
-
-    asyncio.run(scenario())
+    async with running(engine(), drafter=drafter, policy=FOUR) as network:
+        asking = [asyncio.ensure_future(ask(network, prompt, NoneDrafter())) for prompt in PROMPTS * 4]
+        await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+        for session in network.manager.remembered:
+            network.manager.forget(session)
+        await ask(network, PROMPTS[0], NoneDrafter(), SHORT)
     kept = drafter._kv._texts if isinstance(drafter, ServerModel) else drafter.__dict__.get("_texts")
     assert len(drafter._indices if kept is None else kept) <= 1
     if isinstance(drafter, ServerModel):

@@ -115,16 +115,12 @@ def check_logprobs(answer, tokens, rows) -> None:
         assert [value for _, value in entry] == pytest.approx([raw[id] for id, _ in entry], abs=1e-5)
 
 
-def test_a_finished_answer_gives_its_grammar_back(exact64, text):
+async def test_a_finished_answer_gives_its_grammar_back(exact64, text):
     """The session itself is remembered for a while, for a reader who lost the end."""
     guide, _ = SHAPES["schema"]
     params = SamplingParams(temperature=0, max_tokens=60)
-
-    async def scenario():
-        async with running(exact64, draft_wait=0.5, text=text, limits=SessionLimits(linger=60.0)) as network:
-            await ask(network, text.render(CHAT), factory("none").create(), params, guide=guide)
-            (session,) = network.manager.remembered
-            assert session.sequence.finish_reason == "eos"
-            assert [rider.constraint for rider in session.riders if isinstance(rider, GuideMasks)] == [None]
-
-    asyncio.run(scenario())
+    async with running(exact64, draft_wait=0.5, text=text, limits=SessionLimits(linger=60.0)) as network:
+        await ask(network, text.render(CHAT), factory("none").create(), params, guide=guide)
+        (session,) = network.manager.remembered
+        assert session.sequence.finish_reason == "eos"
+        assert [rider.constraint for rider in session.riders if isinstance(rider, GuideMasks)] == [None]

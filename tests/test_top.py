@@ -250,14 +250,11 @@ def test_a_device_is_no_server():
         scrape(address)
 
 
-def test_the_port_of_devices_is_no_metrics_port():
-    async def scenario():
-        async with serving() as (_, address):
-            with pytest.raises(OpenSledError, match="does not speak HTTP; name the metrics port") as caught:
-                await asyncio.to_thread(scrape, address)
-            assert str(caught.value).isprintable()
-
-    asyncio.run(scenario())
+async def test_the_port_of_devices_is_no_metrics_port():
+    async with serving() as (_, address):
+        with pytest.raises(OpenSledError, match="does not speak HTTP; name the metrics port") as caught:
+            await asyncio.to_thread(scrape, address)
+        assert str(caught.value).isprintable()
 
 
 def test_nobody_there_is_unreachable_with_the_next_step():

@@ -13,7 +13,7 @@ PRODUCT, LAB, TESTS = "lines of the product", "lines of testbed, training, bench
 # Lower a number as soon as its count falls. None is ever raised: lines that are lent are in BORROWED.
 CEILINGS = {
     PRODUCT: 70_161,
-    LAB: 44_238,
+    LAB: 44_133,
     TESTS: 94_330,
     "kernel: lines": 12_169,
     "kernel: public classes of the server": 85,
@@ -32,7 +32,7 @@ BORROWED = {
         "prompts as the model's files say": 278,
         "history that ends no session": 228,
         "environment, proxies, addresses": 608,
-        "names and files of models, draft servers": 827,
+        "names and files of models, draft servers": 846,
         "options, queue and drain over HTTP, plan, pairing": 381,
         "reasons of hints, answers given alone, contradictions": 30,
         "panics, silent draft servers, damaged counts, headers": 94,
@@ -41,7 +41,7 @@ BORROWED = {
         "paid: the doctor measures and guesses no more": -334,
         "paid: constants, moves, default drafts": -25,
     },
-    TESTS: {"what people meet": 1_354, "what attackers found": 120},
+    TESTS: {"what people meet": 1_354, "what attackers found": 110},
 }
 MAX_BORROWED = {PRODUCT: 2_500, TESTS: 1_500}
 

@@ -125,16 +125,12 @@ class Asked(ServerDrafter):
         return [Proposal(DraftBlock(ask.length)) for ask in asks]
 
 
-def test_a_drafter_beside_the_target_knows_pictures_apart(engine, text):
+async def test_a_drafter_beside_the_target_knows_pictures_apart(engine, text):
     """Its texts have the same ids: what it keeps of one of them must not count as read for the other."""
     params, drafter = SamplingParams(temperature=0, max_tokens=8), Asked()
-
-    async def asked():
-        async with running(engine, text=text, drafter=drafter, policy=FOUR) as network:
-            for seed in (1, 2):
-                await answered(network, LONG, [seed], params)
-
-    asyncio.run(asked())
+    async with running(engine, text=text, drafter=drafter, policy=FOUR) as network:
+        for seed in (1, 2):
+            await answered(network, LONG, [seed], params)
     first, *_, last = drafter.asks
     shown = [place for place, id in enumerate(first.tokens) if id == PLACEHOLDER]
     assert len(shown) == ROWS and shown == sorted(first.content) == sorted(last.content)

@@ -87,24 +87,19 @@ async def test_a_relay_passes_no_pictures_on():
             await relay.manager.open(Open((1, 2), images=(image(1),)), "local")
 
 
-def test_another_server_goes_on_with_the_picture_in_mid_answer(engine, text, reference, folder):
+async def test_another_server_goes_on_with_the_picture_in_mid_answer(engine, text, reference, folder):
     """It has neither the session nor the picture, and is sent both."""
     params = SamplingParams(temperature=0.8, seed=4, max_tokens=WORDS)
     asked, other = question(LONG, 6), torch_engine.load(str(folder), dtype="float64", kv_tokens=1024)
-
-    async def moved():
-        async with running(engine, text=text) as first, running(other, text=text) as second:
-            ways = [first]
-            opening = Open(asked, params, images=(asked[0].images[0].image,))
-            session = RemoteSession(lambda *_: ways[-1].connect(), opening, replace(IMPATIENT, silence=0.5))
-            thread = DraftThread(NoneDrafter(), FixedLength(4))
-            await session.open()
-            async for _ in generate(session, thread, params):
-                if len(session.truth.generated) > 5 and ways[-1] is first:
-                    ways.append(second)
-                    await first.streams[-1].close()
-            thread.close()
-            return session
-
-    session = asyncio.run(moved())
+    async with running(engine, text=text) as first, running(other, text=text) as second:
+        ways = [first]
+        opening = Open(asked, params, images=(asked[0].images[0].image,))
+        session = RemoteSession(lambda *_: ways[-1].connect(), opening, replace(IMPATIENT, silence=0.5))
+        thread = DraftThread(NoneDrafter(), FixedLength(4))
+        await session.open()
+        async for _ in generate(session, thread, params):
+            if len(session.truth.generated) > 5 and ways[-1] is first:
+                ways.append(second)
+                await first.streams[-1].close()
+        thread.close()
     assert session.reopened and list(session.truth.generated) == expected(reference, LONG, [6], params)

@@ -7,8 +7,5 @@ Each figure is one file with `measure(quick) -> Figure`. Contenders run interlea
 
 from opensled.process.registry import Registry
 
-NAMES = (
-    *("rounds", "edge_loop", "ragged", "memory", "planner"),
-    *("overload", "failover", "cacheback"),
-)
+NAMES = (*("rounds", "edge_loop", "ragged", "memory", "planner"), *("overload", "failover", "cacheback"))
 FIGURES = Registry("figure", {name: f"lab.benchmarks.{name}:measure" for name in NAMES})

@@ -122,13 +122,7 @@ PARTS = (
         "needs HAProxy and root: nft -f deploy/front/opensled.nft",
     ),
     Part("cells", ("regimes.json",), "lab.benchmarks.regimes", (), (*SIMULATED, *ROUND)),
-    Part(
-        "grid smollm2",
-        ("grid-smollm2.json",),
-        "lab.benchmarks.grid",
-        ("--pair", "smollm2"),
-        SIMULATED,
-    ),
+    Part("grid smollm2", ("grid-smollm2.json",), "lab.benchmarks.grid", ("--pair", "smollm2"), SIMULATED),
     Part("hierarchy", ("hierarchy.json",), "lab.benchmarks.hierarchy", (), ("relay", *SIMULATED)),
     Part(
         "hubs", ("hierarchy_capacity.json",), "lab.benchmarks.hierarchy_capacity", (), ("relay", *SIMULATED)

@@ -82,11 +82,7 @@ def begun(targets: Sequence[str], load: Load) -> dict[str, Any]:
 
 
 def measure(
-    targets: Sequence[str],
-    load: Load,
-    out: Path | None,
-    workers: int,
-    quick: bool = False,
+    targets: Sequence[str], load: Load, out: Path | None, workers: int, quick: bool = False
 ) -> dict[str, Any]:
     """The whole document; `out` gets it."""
     document = begun(targets, load)

@@ -29,10 +29,7 @@ ASKED: dict[str, tuple[int, tuple[str, ...]]] = {
         ),
     ),
     "smollm2-fly": (150, (*SMOLLM2, "--tasks", "sums", "--rule", "fly:theta=0.3 fly:theta=0")),
-    "smollm2-pad": (
-        100,
-        (*SMOLLM2, "--tasks", "comparisons", "--rule", "pad pad:sigma=0.2 pad:sigma=0.3"),
-    ),
+    "smollm2-pad": (100, (*SMOLLM2, "--tasks", "comparisons", "--rule", "pad pad:sigma=0.2 pad:sigma=0.3")),
 }
 
 

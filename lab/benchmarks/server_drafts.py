@@ -76,11 +76,7 @@ def main(words: list[str] | None = None) -> int:
     add(
         "--kinds", help=f"of {', '.join((*KINDS, *MORE_KINDS))}; default {','.join(KINDS)}, with --quick chat"
     )
-    add(
-        "--prompts",
-        type=int,
-        help="of each kind, 3 groups at least; default 10, with --quick 1",
-    )
+    add("--prompts", type=int, help="of each kind, 3 groups at least; default 10, with --quick 1")
     add("--samplings", default=GREEDY, help=f"of {', '.join(SAMPLINGS)}; default %(default)s")
     add("--max-tokens", type=int, default=64, help="of an answer; default %(default)s")
     add("--vllm-python", type=Path, default=VLLM_PYTHON, help="of engine vllm; default %(default)s")

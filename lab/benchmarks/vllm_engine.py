@@ -150,10 +150,7 @@ class Bench:
     """The servers, and what was written on each prompt so far."""
 
     def __init__(
-        self,
-        servers: Mapping[str, Server],
-        questions: Mapping[str, Sequence[tuple[int, ...]]],
-        tokens: int,
+        self, servers: Mapping[str, Server], questions: Mapping[str, Sequence[tuple[int, ...]]], tokens: int
     ) -> None:
         self._servers, self._questions, self._tokens = servers, questions, tokens
         self._recordings = Recordings()

@@ -74,12 +74,7 @@ class PlanConfig:
         choices=(MODEL, *KINDS),
     )
     context: int = option(
-        1024,
-        "tokens of one conversation in KV memory",
-        low=1,
-        metavar="N",
-        group="users",
-        often=True,
+        1024, "tokens of one conversation in KV memory", low=1, metavar="N", group="users", often=True
     )
     users: int = option(0, "number of concurrent users; 0 = show 1, 4 and 16", low=0, metavar="N", often=True)
     pace: float | None = option(

@@ -175,12 +175,7 @@ def _speed(group: Group, traces: TraceSet) -> DraftSpeed | None:
 
 
 def _device(
-    group: Group,
-    speed: DraftSpeed | None,
-    events: Events,
-    server: Answers,
-    number: int,
-    seed: int,
+    group: Group, speed: DraftSpeed | None, events: Events, server: Answers, number: int, seed: int
 ) -> Asks:
     if group.drafter == "alone" and speed is not None:
         return AloneDevice(events, speed)

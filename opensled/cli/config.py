@@ -24,7 +24,6 @@ Config = TypeVar("Config")
 SWITCHES = ("OPENSLED_CONFIG", "OPENSLED_NO_CONFIG", "OPENSLED_CACHE_DIR")
 FOREIGN = re.compile(r"OPENSLED(_\w+)?_(SERVICE|PORT)(_\w+)?")
 FOLDER_FILE = Path("opensled.toml")  # of the current folder, which may be a stranger's
-LARGEST = 10**9  # of a whole number without a bound of its own: libraries count in 32 bits
 WORDS = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
 
 
@@ -174,8 +173,8 @@ class Option:
         if choices and value not in choices:
             near = did_you_mean(value, choices) if self.kind is str else ""
             raise UsageError(f"{value!r} is not one of {', '.join(choices)}{near}")
-        if self.kind is int and value > LARGEST and high == float("inf"):
-            high = LARGEST
+        if self.kind is int and high == float("inf") and value > 10**9:  # libraries count in 32 bits
+            high = 10**9
         if self.kind in (int, float) and not low <= value <= high:
             raise UsageError(f"{written!r} is out of range: it must be {_range(low, high)}")
         if check:

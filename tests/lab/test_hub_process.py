@@ -51,15 +51,12 @@ def test_its_accelerator_stands_for_the_hub(monkeypatch) -> None:
     assert server.cost == HUB.cost and dilation == 4.0
 
 
-def test_several_links_lead_to_an_address_one_after_another() -> None:
-    async def scenario() -> list[str]:
-        async with AsyncExitStack() as stack:
-            first = await linked("wifi-good+wan-20", "127.0.0.1:7", 1.0, 0, stack)
-            assert first is not None and first.profile.id == "wifi-good"
-            assert await linked("", "127.0.0.1:7", 1.0, 0, stack) is None
-            return [first.address, ":".join(map(str, first.to))]
-
-    address, to = asyncio.run(scenario())
+async def test_several_links_lead_to_an_address_one_after_another() -> None:
+    async with AsyncExitStack() as stack:
+        first = await linked("wifi-good+wan-20", "127.0.0.1:7", 1.0, 0, stack)
+        assert first is not None and first.profile.id == "wifi-good"
+        assert await linked("", "127.0.0.1:7", 1.0, 0, stack) is None
+        address, to = [first.address, ":".join(map(str, first.to))]
     assert "127.0.0.1:7" not in (address, to)  # but the second link's
 
 

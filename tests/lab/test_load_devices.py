@@ -58,22 +58,18 @@ class Echo:
         pass
 
 
-def test_messages_are_weighed_and_the_time_of_a_draft_is_that_of_its_first_sending():
-    async def scenario():
-        weight, clock = record(), Clock()
-        session = TimedSession(weighed(Echo, weight), Open((1, 2, 3)), RetryPolicy(), clock)
-        await session.open()
-        opened = (weight.bytes_up, weight.bytes_down)
-        draft = Draft(1, DraftBlock(3, (DraftToken(7),)))
-        await session.submit(draft)
-        first = session.submitted
-        await session._reopen()
-        assert draft in session._stream._inner.sent, "it goes along to the new stream"
-        assert session.submitted == first > 0
-        await session._stream.send(Cancel())
-        return opened, weight
-
-    opened, weight = asyncio.run(scenario())
+async def test_messages_are_weighed_and_the_time_of_a_draft_is_that_of_its_first_sending():
+    weight, clock = record(), Clock()
+    session = TimedSession(weighed(Echo, weight), Open((1, 2, 3)), RetryPolicy(), clock)
+    await session.open()
+    opened = (weight.bytes_up, weight.bytes_down)
+    draft = Draft(1, DraftBlock(3, (DraftToken(7),)))
+    await session.submit(draft)
+    first = session.submitted
+    await session._reopen()
+    assert draft in session._stream._inner.sent, "it goes along to the new stream"
+    assert session.submitted == first > 0
+    await session._stream.send(Cancel())
     assert opened[0] > 5 and opened[1] > 16  # the key alone is 16 bytes
     assert weight.bytes_up > opened[0] + 10
 

@@ -77,8 +77,7 @@ def _measure_all(arguments: Namespace) -> int:
     if out := folder_of(arguments):
         name = "attacks_front" if arguments.front else "attacks"
         write_json(
-            out / f"{name}.json",
-            document(name, outcomes, windows, arguments.server_path, front, origin),
+            out / f"{name}.json", document(name, outcomes, windows, arguments.server_path, front, origin)
         )
     return 0
 

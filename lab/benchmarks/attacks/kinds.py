@@ -85,11 +85,7 @@ ATTACKS: Mapping[str, Attack] = {
         _refused(messages.guided, "the same, each with a schema of 2,000 properties"), limits=""
     ),
     "streams without Open": Attack(
-        partial(holds.silent, 2_000),
-        "streams",
-        "20,000 streams that say nothing",
-        connections=10,
-        front=True,
+        partial(holds.silent, 2_000), "streams", "20,000 streams that say nothing", connections=10, front=True
     ),
     "unread finished": Attack(
         partial(holds.unread, 500, messages.short),
@@ -120,7 +116,6 @@ ATTACKS: Mapping[str, Attack] = {
     # The same questions of two tenants: the server keeps the text of one
     "answers": _asked(8, _SENTENCE, "answers of 48 tokens, eight at a time", "max_sessions=8"),
     "answers that are kept": replace(
-        _asked(8, _SENTENCE, "the same, which the server keeps", "max_sessions=8 keep=1"),
-        quota=1,
+        _asked(8, _SENTENCE, "the same, which the server keeps", "max_sessions=8 keep=1"), quota=1
     ),
 }

@@ -133,12 +133,7 @@ def measure(
 
 
 def _outcome(
-    name: str,
-    tally: Tally,
-    marks: list[tuple[float, float]],
-    ended: float,
-    meter: Meter,
-    record: Record,
+    name: str, tally: Tally, marks: list[tuple[float, float]], ended: float, meter: Meter, record: Record
 ) -> Outcome:
     (start, idle), (begun, middle), (over, busy) = marks
     if not record.tokens(start, begun):

@@ -22,8 +22,7 @@ from opensled.core.messages import Failure, Open, Opened, Prefill, SamplingParam
 
 TOKENS = 48  # of an answer
 REQUEST = Open(
-    "Tell me a story about two lamps.",
-    SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True),
+    "Tell me a story about two lamps.", SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True)
 )
 PATIENCE_S = 0.25  # at most, before a refused request is sent again
 END_S = 20.0

@@ -60,10 +60,7 @@ class BenchServeConfig:
         often=True,
     )
     dilation: float = option(
-        0.0,
-        "real seconds for each emulated second; 0 = the number in the fleet's file",
-        low=0,
-        metavar="D",
+        0.0, "real seconds for each emulated second; 0 = the number in the fleet's file", low=0, metavar="D"
     )
     workload: str = option(
         HELDOUT,
@@ -90,10 +87,7 @@ class BenchServeConfig:
         1.0, "requests/s of all users together, for poisson and bursty", low=1e-6, metavar="R", often=True
     )
     burstiness: float = option(
-        0.5,
-        "shape of the gamma distribution of bursty: 1 = poisson, less = burstier",
-        low=1e-3,
-        metavar="B",
+        0.5, "shape of the gamma distribution of bursty: 1 = poisson, less = burstier", low=1e-3, metavar="B"
     )
     trace: str = option("", "file of arrival times in seconds, one per line; sets --arrivals trace")
     think: float = option(0.0, "mean seconds that a user thinks between two requests", low=0, metavar=SECONDS)
@@ -115,10 +109,6 @@ class BenchServeConfig:
     tpot: float = option(inf, "goodput: maximum seconds for each further token", low=0, metavar=SECONDS)
     e2el: float = option(inf, "goodput: maximum seconds to the last token", low=0, metavar=SECONDS)
     out: str = option(
-        "",
-        "file for all figures and their origin, as JSON",
-        metavar="FILE",
-        group="output",
-        often=True,
+        "", "file for all figures and their origin, as JSON", metavar="FILE", group="output", often=True
     )
     json: bool = option(False, "print this JSON instead of the table", often=True)

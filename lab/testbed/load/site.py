@@ -11,14 +11,7 @@ from typing import NamedTuple
 from edge_client.link.link import Endpoint, Link
 from lab.testbed.emulation.replay import NoDrafts
 from lab.testbed.fleet import Fleet, Group
-from lab.testbed.load.device_drafts import (
-    CountedDrafting,
-    Factories,
-    recorded,
-    replaying,
-    replays,
-    speed_of,
-)
+from lab.testbed.load.device_drafts import CountedDrafting, Factories, recorded, replaying, replays, speed_of
 from lab.testbed.load.hub_process import linked
 from lab.testbed.load.load import Item
 from lab.testbed.load.load_device import Asks, LoadDevice, LoneDevice

@@ -11,13 +11,7 @@ from edge_client.round.drafting import Drafting
 from edge_client.round.generate import Exchange
 from lab.testbed.fleet import Wish
 from lab.testbed.simulated.events import Events
-from lab.testbed.simulated.links import (
-    Ways,
-    draft_bytes,
-    open_bytes,
-    opened_bytes,
-    verdict_bytes,
-)
+from lab.testbed.simulated.links import Ways, draft_bytes, open_bytes, opened_bytes, verdict_bytes
 from lab.testbed.simulated.sequences import Script
 from lab.testbed.simulated.server import Reader
 from opensled.core.messages import Draft, Limits, SamplingParams, ServerMessage, Verdict

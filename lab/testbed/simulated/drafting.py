@@ -40,11 +40,7 @@ class SimulatedDrafts(ReplayDrafts):
     """What the answers of one device share; it drafts for one of them at a time."""
 
     def __init__(
-        self,
-        events: Events,
-        speed: DraftSpeed | None,
-        lengths: DraftLengthPolicy,
-        looks_ahead: bool,
+        self, events: Events, speed: DraftSpeed | None, lengths: DraftLengthPolicy, looks_ahead: bool
     ) -> None:
         super().__init__({}, speed, lengths, 1.0, looks_ahead, lambda: events.now, events.at)
         self._waiting = Ready()

@@ -70,13 +70,7 @@ def _soak(given: argparse.Namespace) -> Soak:
             "vllm-install`, name one with --vllm-python, or choose other targets with --targets"
         )
     return Soak(
-        given.minutes,
-        given.seed,
-        kinds,
-        faults,
-        given.questions,
-        given.at_once,
-        str(given.vllm_python),
+        given.minutes, given.seed, kinds, faults, given.questions, given.at_once, str(given.vllm_python)
     )
 
 

@@ -89,13 +89,7 @@ class SoakDevice(Reader):
     """A device in this process: the product's own edge loop, with a real drafter in its thread."""
 
     def __init__(
-        self,
-        asking: Asking,
-        roads: Roads,
-        thread: DraftThread,
-        course: Course,
-        account: Account,
-        seed: int,
+        self, asking: Asking, roads: Roads, thread: DraftThread, course: Course, account: Account, seed: int
     ) -> None:
         super().__init__(roads, course, account, seed)
         self._asking, self._thread = asking, thread

@@ -12,15 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from lab.training.distil.documentation import passage
-from lab.training.tasks import (
-    arithmetic,
-    descriptions,
-    dialogue,
-    howto,
-    small_talk,
-    stories,
-    units,
-)
+from lab.training.tasks import arithmetic, descriptions, dialogue, howto, small_talk, stories, units
 from lab.training.tasks.code import CHAT_TASK
 from opensled.core.messages import ChatMessage
 from verify_server.text.gguf_text import GgufText

@@ -17,10 +17,7 @@ class Form(NamedTuple):
     markov: int = 0  # rank of the bias between neighbours; 0 = none
 
 
-FORMS = {
-    "specformer": Form("lk", 5, 128),
-    "ctc": Form("ctc", 7),
-}
+FORMS = {"specformer": Form("lk", 5, 128), "ctc": Form("ctc", 7)}
 LOSSES = ("lk", "tvd", "ce", "hard", "ctc")
 
 
@@ -29,12 +26,7 @@ class TrainHeadConfig:
     """The target, the kind of head, and the amount of training."""
 
     target: str = option("tiny", "target model: a name, or the path of its GGUF file or folder", often=True)
-    head: str = option(
-        "specformer",
-        "kind of draft head",
-        choices=tuple(FORMS),
-        often=True,
-    )
+    head: str = option("specformer", "kind of draft head", choices=tuple(FORMS), often=True)
     data: str = option(
         "self",
         "file of prompts for the target, one per line; self = prompts that the target writes",

@@ -69,13 +69,7 @@ def ctc(log_probs: Tensor, aims: Aims) -> Tensor:
     return (found / sizes[asked]).mean()
 
 
-LOSSES: dict[str, Loss] = {
-    "lk": acceptance,
-    "tvd": variation,
-    "ce": cross_entropy,
-    "hard": hard,
-    "ctc": ctc,
-}
+LOSSES: dict[str, Loss] = {"lk": acceptance, "tvd": variation, "ce": cross_entropy, "hard": hard, "ctc": ctc}
 
 
 def _repeats(labels: Tensor, sizes: Tensor) -> Tensor:

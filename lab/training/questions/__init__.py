@@ -7,11 +7,4 @@ right in a third to two thirds of each kind. A new kind is one file and one line
 
 from . import comparisons, letters, notes, products, records, sums
 
-QUESTIONS = (
-    sums.TASK,
-    products.TASK,
-    comparisons.TASK,
-    notes.TASK,
-    records.TASK,
-    letters.TASK,
-)
+QUESTIONS = (sums.TASK, products.TASK, comparisons.TASK, notes.TASK, records.TASK, letters.TASK)
