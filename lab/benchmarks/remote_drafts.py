@@ -136,13 +136,13 @@ def _positive(option: str, number: int) -> int:
 
 
 def _measure(arguments: Namespace) -> int:
-    require()
     task = Task.of(arguments)
     raw = read_kept(task.path)
     check_alike(raw, task.about)
     wanted = [(run, groups) for run in task.runs for groups in task.lacking(raw, run)]
     say(f"groups of prompts to ask: {sum(len(groups) for _, groups in wanted)}")
     if wanted:
+        require()
         exit_on_signals()  # so that no process outlives the run
         raw["pieces"].append(provenance())
     with tempfile.TemporaryDirectory() as folder:

@@ -188,12 +188,12 @@ def markdown(document: Mapping[str, Any]) -> str:
 def run(arguments: Namespace) -> int:
     """Measure, write, and print the table."""
     engines = arguments.engines.split(",")
-    if "llamacpp" in engines:
-        require()
     users = [1] if arguments.quick else [int(each) for each in arguments.users.split(",")]
     repeats = 1 if arguments.quick else arguments.repeats
     if repeats * sum(users) > (most := len(list(questions()))):
         raise UsageError(f"there are {most} prompts, and none is asked twice: fewer --users or --repeats")
+    if "llamacpp" in engines:
+        require()
     origin = provenance()
     document = {
         "title": "The server as it comes, and others on the same weights",
