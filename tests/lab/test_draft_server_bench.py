@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from lab.benchmarks import draft_server, peer_server, program, remote_drafts, serving
+from lab.benchmarks import draft_server, peer_server, program, serving
 from lab.benchmarks.draft_server import BLOCK, BY_IDS, OWN, _figure, _table, block_ms, follow, main, share
 from opensled.core.messages import SamplingParams
 from opensled.core.sampling import Sampler
@@ -48,7 +48,7 @@ def test_help(capsys):
     assert "--items" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("figure", [draft_server, remote_drafts, serving])
+@pytest.mark.parametrize("figure", [draft_server, serving])
 def test_a_peer_that_is_not_installed_is_named_before_anything_is_loaded(
     figure, monkeypatch, tmp_path, capsys
 ):
