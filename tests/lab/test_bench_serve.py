@@ -15,7 +15,7 @@ from lab.testbed.load.run import run_fleet, run_on
 from lab.testbed.load.server_process import command, ready
 from lab.testbed.load.slo import Slo, measured
 from lab.testbed.load.sources import heldout_items
-from lab.testbed.load.summary import summarise
+from lab.testbed.load.summary import summarise, ttft
 from lab.testbed.processes import Process
 from lab.testbed.traces import PACKAGED, read_traces
 from opensled.cli import main as cli
@@ -99,10 +99,11 @@ def test_a_paced_device_on_a_link_is_slower_and_its_bytes_are_those_that_travel(
 
 
 def test_a_user_far_from_a_drafter_beside_the_server_waits_for_his_own_link(server):
-    near = summarise(_run(server, HERE), Slo())
-    far = summarise(_run(server, replace(HERE, user_link="wan-110")), Slo())
-    assert far["mean_ttft_ms"] > near["mean_ttft_ms"] + 80
-    assert 0 < far["bytes_up_per_token"] < near["bytes_up_per_token"]  # drafts do not travel
+    runs = [_run(server, group, LONGER) for group in (HERE, replace(HERE, user_link="wan-110"))]
+    quickest = [min(map(ttft, measured(run))) for run in runs]
+    assert quickest[1] > quickest[0] + 0.04  # s, of the link's 0.11: other work delays not each of dozens
+    near, far = (summarise(run, Slo())["bytes_up_per_token"] for run in runs)
+    assert 0 < far < near  # drafts do not travel
 
 
 def test_real_drafters_can_take_part(server):
