@@ -41,7 +41,7 @@ BORROWED = {
         "paid: the doctor measures and guesses no more": -334,
         "paid: constants, moves, default drafts": -25,
     },
-    TESTS: {"what people meet": 1_354, "what attackers found": 117},
+    TESTS: {"what people meet": 1_354, "what attackers found": 118},
 }
 MAX_BORROWED = {PRODUCT: 2_500, TESTS: 1_500}
 
