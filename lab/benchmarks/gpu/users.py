@@ -94,7 +94,7 @@ MINIATURE = Scale(
     policies=(NONE, NANO, SERVER, BOTH),
     tokens=24,
     warm_s=0.2,
-    window_s=0.6,
+    window_s=2.4,
     clients=1,
 )
 
