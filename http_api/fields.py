@@ -91,6 +91,12 @@ class Fields:
         value = self.raw(name)
         return None if is_nothing(value) else value
 
+    def refuse(self, remedies: Mapping[str, str]) -> None:
+        """Raises Unsupported for a field that another service alone can serve, with what to do instead."""
+        for name, remedy in remedies.items():
+            if self.take(name) is not None:
+                raise Unsupported(f"{name} is not supported: {remedy}", self.path(name))
+
     def inside(self, name: str) -> Fields:
         """The fields of an object that is a field of this one."""
         return fields_of(self.raw(name), self.path(name))

@@ -77,9 +77,7 @@ class PatientProtocol(H11Protocol):
             transport.write(TOO_MANY)
             self._close()
             return
-        if (
-            not host
-        ):  # reset before it was accepted: an answer would reach no one, and no limit could count it
+        if not host:  # reset before it was accepted: an answer reaches no one, and no limit can count it
             self._leaving = True
             transport.abort()
             return

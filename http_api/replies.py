@@ -8,6 +8,7 @@ Schema = dict[str, Any]
 
 TEXT: Schema = {"type": "string"}
 FLAG: Schema = {"type": "boolean"}
+TOLD: Schema = {"description": "A text, a list of parts, or any other JSON, which is read as a text."}
 COUNT: Schema = {"anyOf": [{"enum": [-1]}, {"type": "integer", "minimum": 1, "maximum": 2**31 - 1}]}
 
 
@@ -19,6 +20,11 @@ def optional(schema: Schema, about: str) -> Schema:
 def number(schema: Schema, about: str) -> Schema:
     """The same of a number, where false is none."""
     return {"anyOf": [schema, one_of(*EMPTY)], "description": about}
+
+
+def elsewhere(remedies: dict[str, str]) -> Schema:
+    """Fields that another service alone can serve, so that only empty ones are taken; each with what to do instead."""
+    return {name: {**one_of(*EMPTY, False), "description": remedy} for name, remedy in remedies.items()}
 
 
 def switch(about: str) -> Schema:

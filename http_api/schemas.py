@@ -8,6 +8,7 @@ from http_api.model_names import names_of
 from http_api.replies import (
     COUNT,
     TEXT,
+    TOLD,
     Schema,
     closed_object,
     items,
@@ -359,7 +360,6 @@ def _messages(info: ModelInfo) -> list[Schema]:
 
 
 CALL_ID = "Without one the call is numbered."
-TOLD: Schema = {"description": "A text, a list of parts, or any other JSON, which is read as a text."}
 RESULT_ID = "The call it answers; without one the next call that waits, of the same name if it has one."
 
 

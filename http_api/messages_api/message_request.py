@@ -26,7 +26,7 @@ from http_api.requests import CLIENT_NAMES, Request, build_request, require_temp
 from http_api.sampling_fields import read_params, read_stop, token_limit
 from http_api.thinking_fields import read_thinking
 from opensled.core.answer import Task
-from opensled.core.errors import InvalidRequest, NotFound, Unsupported
+from opensled.core.errors import InvalidRequest, NotFound
 from opensled.core.messages import Guide, ModelInfo
 
 VERSION = "anthropic-version"  # the header by which a client of this API is known
@@ -55,9 +55,7 @@ def message_request(body: dict[str, Any], info: ModelInfo, headers: Headers) -> 
     _check_model(fields, info)
     if BETA in headers:
         leave_out(BETA)
-    for name, remedy in ELSEWHERE.items():
-        if fields.take(name) is not None:
-            raise Unsupported(f"{name} is not supported: {remedy}", name)
+    fields.refuse(ELSEWHERE)
     prompt = read_messages(fields, info.images)
     require_template(info, "messages")
     guide = _guide(fields, info)

@@ -10,9 +10,11 @@ from http_api.replies import (
     COUNT,
     NATURAL,
     TEXT,
+    TOLD,
     Schema,
     closed_object,
     draft_figures,
+    elsewhere,
     every,
     items,
     number,
@@ -25,16 +27,7 @@ from http_api.replies import (
     switch,
 )
 from http_api.sampling_fields import MAX_STOPS
-from http_api.schemas import (
-    CALL_ID,
-    RESULT_ID,
-    TOLD,
-    arguments,
-    content,
-    everywhere,
-    thinking,
-    without_effect,
-)
+from http_api.schemas import CALL_ID, RESULT_ID, arguments, content, everywhere, thinking, without_effect
 from opensled.core.bounds import MAX_TOOLS
 from opensled.core.messages import GUIDE, MIN_TEMPERATURE, ModelInfo
 
@@ -59,7 +52,6 @@ def components(info: ModelInfo) -> Schema:
 
 def _fields() -> Schema:
     warm = {"type": "number", "minimum": MIN_TEMPERATURE, "maximum": MAX_TEMPERATURE}
-    elsewhere = {name: {**one_of(*EMPTY, False), "description": remedy} for name, remedy in ELSEWHERE.items()}
     return {
         "messages": {**items(ref("MessageTurn"), 1), "description": "The last one is not the assistant's."},
         "system": {**content(), "description": "Before the messages."},
@@ -68,7 +60,7 @@ def _fields() -> Schema:
             {"anyOf": [TEXT, items(TEXT, 0, MAX_STOPS)]}, "Strings that end an answer."
         ),
         "temperature": number({"anyOf": [one_of(0), warm]}, "0 takes the likeliest token. 1 if left out."),
-        **elsewhere,
+        **elsewhere(ELSEWHERE),
     }
 
 

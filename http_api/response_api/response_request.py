@@ -71,9 +71,7 @@ def response_request(body: dict[str, Any], info: ModelInfo) -> Request:
     """/v1/responses. Raises InvalidRequest, Unsupported or NotFound, with the field as the client spells it."""
     fields = Fields(body)
     asked_name(fields, info)
-    for name, remedy in ELSEWHERE.items():
-        if fields.take(name) is not None:
-            raise Unsupported(f"{name} is not supported: {remedy}", name)
+    fields.refuse(ELSEWHERE)
     fields.only("background", False)
     prompt = _instructions(fields) + read_input(fields.raw("input"), info.images)
     require_template(info, "input")

@@ -5,7 +5,9 @@ from http_api.guide_schemas import FUNCTION, NAME, ONLY_TEXT, OTHER, function, j
 from http_api.replies import (
     COUNT,
     TEXT,
+    TOLD,
     Schema,
+    elsewhere,
     items,
     number,
     one_of,
@@ -19,7 +21,6 @@ from http_api.response_api.response_request import ELSEWHERE, INCLUDED, LOGPROBS
 from http_api.schemas import (
     CALL_ID,
     RESULT_ID,
-    TOLD,
     arguments,
     content,
     everywhere,
@@ -36,7 +37,7 @@ def components(info: ModelInfo) -> Schema:
         "anyOf": [TEXT, items(ref("InputItem"), 1)],
         "description": "The user's words, or a conversation.",
     }
-    fields = {"input": said, **everywhere(info), **_fields(), **_elsewhere()}
+    fields = {"input": said, **everywhere(info), **_fields()}
     guided = _fields_with_guide() if GUIDE in info.capabilities else _fields_without_guide()
     return {
         "ResponseRequest": request_object({**fields, **guided}, "input"),
@@ -57,13 +58,9 @@ def _fields() -> Schema:
         **thinking(),
         "metadata": {"description": "The caller's own; the answer repeats texts of a usual size."},
         "store": {"description": "Nothing is stored here."},
+        "background": one_of(False, *EMPTY),
+        **elsewhere(ELSEWHERE),
     }
-
-
-def _elsewhere() -> Schema:
-    """What other values these fields may have is served by OpenAI alone."""
-    elsewhere = {name: {**one_of(*EMPTY, False), "description": remedy} for name, remedy in ELSEWHERE.items()}
-    return {"background": one_of(False, *EMPTY), **elsewhere}
 
 
 def _fields_with_guide() -> Schema:

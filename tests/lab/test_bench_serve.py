@@ -101,7 +101,7 @@ def test_a_paced_device_on_a_link_is_slower_and_its_bytes_are_those_that_travel(
 def test_a_user_far_from_a_drafter_beside_the_server_waits_for_his_own_link(server):
     runs = [_run(server, group, LONGER) for group in (HERE, replace(HERE, user_link="wan-110"))]
     quickest = [min(map(ttft, measured(run))) for run in runs]
-    assert quickest[1] > quickest[0] + 0.04  # s, of the link's 0.11: other work delays not each of dozens
+    assert quickest[1] > quickest[0] + 0.04  # s, of the link's 0.11; other work cannot delay all of dozens
     near, far = (summarise(run, Slo())["bytes_up_per_token"] for run in runs)
     assert 0 < far < near  # drafts do not travel
 

@@ -56,7 +56,7 @@ async def test_several_links_lead_to_an_address_one_after_another() -> None:
         first = await linked("wifi-good+wan-20", "127.0.0.1:7", 1.0, 0, stack)
         assert first is not None and first.profile.id == "wifi-good"
         assert await linked("", "127.0.0.1:7", 1.0, 0, stack) is None
-        address, to = [first.address, ":".join(map(str, first.to))]
+        address, to = first.address, ":".join(map(str, first.to))
     assert "127.0.0.1:7" not in (address, to)  # but the second link's
 
 
