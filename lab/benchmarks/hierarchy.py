@@ -33,6 +33,7 @@ from lab.benchmarks.hierarchy_cells import (
 )
 from lab.benchmarks.hierarchy_view import cells_of, cells_table, section, summary
 from lab.benchmarks.program import (
+    FOLDER,
     add_quick_and_out,
     exit_code,
     folder_of,
@@ -125,14 +126,9 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = parser_of(NAME, __doc__)
     add_quick_and_out(parser)
     add = parser.add_argument
-    add(
-        "--targets",
-        default=",".join(USUAL),
-        metavar="NAME,...",
-        help=f"of {', '.join(TARGETS)}; default %(default)s",
-    )
+    add("--targets", default=",".join(USUAL), help=f"of {', '.join(TARGETS)}; default %(default)s")
     add("--jobs", type=int, default=2, metavar="N", help="simulations at a time; default %(default)s")
-    add("--show", type=Path, metavar="JSON", help="measure nothing: the tables of an earlier run")
+    add("--show", type=Path, nargs="?", const=FOLDER / f"{NAME}.json", help="measure nothing: an earlier run")
     return parser.parse_args(words)
 
 

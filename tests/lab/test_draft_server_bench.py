@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from itertools import count
 
 import pytest
 
-from lab.benchmarks import draft_server, peer_server, program, serving
+from lab.benchmarks import draft_server, peer_server, serving
 from lab.benchmarks.draft_server import BLOCK, BY_IDS, OWN, _figure, _table, block_ms, follow, main, share
 from opensled.core.messages import SamplingParams
 from opensled.core.sampling import Sampler
@@ -59,9 +61,10 @@ def test_a_peer_that_is_not_installed_is_named_before_anything_is_loaded(
     assert line.startswith("error: llama.cpp's server needs one more package: ") and "[bench]" in line
 
 
-def test_a_library_that_is_not_installed_is_named_with_its_extra(capsys):
-    def work():
-        raise ModuleNotFoundError("No module named 'xllamacpp'", name="xllamacpp")
-
-    assert program.exit_code(work) == 1
-    assert "No module named 'xllamacpp'; run: " in capsys.readouterr().err
+@pytest.mark.parametrize(("figure", "library"), [("serving", "llama_cpp"), ("grid", "numpy")])
+def test_a_library_that_is_not_installed_is_named_with_its_extra(figure, library):
+    program = f"sys.modules[{library!r}] = None; run_module('lab.benchmarks.{figure}', run_name='__main__')"
+    words = [sys.executable, "-c", f"import sys; from runpy import run_module; {program}"]
+    ended = subprocess.run(words, capture_output=True, text=True)
+    (line,) = ended.stderr.splitlines()
+    assert ended.returncode == 1 and line.startswith("error: ") and "pip install" in line
