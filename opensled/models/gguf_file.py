@@ -75,16 +75,16 @@ def _read(path: Path, modified: int, size: int) -> Head:
 
 
 def read_opening(path: Path) -> tuple[dict[str, Any], int]:
-    """The keys before the vocabulary, which say what a file is, and its number of tensors; none of a damaged file."""
+    """The keys, which say what a file is, without the values of arrays, and its number of tensors; none of a damaged
+    file."""
     keys: dict[str, Any] = {}
     try:
         with path.open("rb") as file:
             reader = _MetadataReader(file)
             tensors, pairs = _begin(reader)
             for _ in range(pairs):
-                if (key := reader.text()).startswith("tokenizer.ggml.tokens"):
-                    break
-                keys[key] = reader.value(reader.number(4))
+                key, kind = reader.text(), reader.number(4)
+                keys[key] = reader.pass_over() if kind == ARRAY else reader.value(kind)
             return keys, tensors
     except (OSError, ValueError, struct.error):
         return {}, -1
@@ -150,6 +150,15 @@ class _MetadataReader:
 
     def text(self) -> str:
         return self.take(self.number(10)).decode("utf-8", "replace")
+
+    def pass_over(self) -> None:
+        """An array, which may hold a vocabulary: as texts it would take five times as long."""
+        kind, count = self.number(4), self.number(10)
+        if kind != STRING:
+            self.take(count * np.dtype(NUMBERS.get(kind, "u1")).itemsize)
+            return
+        for _ in range(count):
+            self.take(int.from_bytes(self.take(8), "little"))
 
     def value(self, kind: int) -> Any:
         if kind == ARRAY:

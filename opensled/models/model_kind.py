@@ -14,6 +14,7 @@ UNFINISHED = (".incomplete", ".part", ".partial", ".crdownload", ".download", ".
 POINTER = b"version https://git-lfs"
 INDEX = "model.safetensors.index.json"
 OWN = "the model's own GGUF file"
+SHORTEST = 64  # positions of a context: as many are read at once to time a model
 # Type or architecture of a GGUF file that writes no text -> what it is, and what to give instead
 UNFIT = {
     r"mmproj|clip": ("the projector of a vision model (mmproj)", OWN),
@@ -154,7 +155,7 @@ def _of_gguf(path: Path) -> str:
 
 
 def _out_of_bounds(path: Path, keys: dict[str, Any]) -> str:
-    """The count in a GGUF file at which llama.cpp would end this process (GGML_ASSERT); "" = none is."""
+    """The number in a GGUF file at which llama.cpp would end this process (GGML_ASSERT); "" = none is."""
     architecture = keys.get("general.architecture", "")
     layers, experts, used = (
         keys.get(f"{architecture}.{name}", usual)
@@ -164,6 +165,10 @@ def _out_of_bounds(path: Path, keys: dict[str, Any]) -> str:
         return f"{path} is damaged: it says that it has {layers!r:.40} layers; download it again"
     if used not in range(bool(experts), (experts if isinstance(experts, int) else 0) + 1):
         return f"{path} is damaged: it uses {used!r:.40} of {experts!r:.40} experts; download it again"
+    for key, value in keys.items():
+        is_low = value in range(1, SHORTEST) if key == f"{architecture}.context_length" else False
+        if is_low or (key.endswith("_epsilon") and not (isinstance(value, float) and value >= 0)):
+            return f"{path} is damaged: it says that {key!r:.80} is {value!r:.40}; download it again"
     return ""
 
 
@@ -201,6 +206,7 @@ def _of_config(folder: Path) -> str:
 def why_papers(folder: object, names: Set[str], read: Callable[[str], dict[str, Any]]) -> str:
     """Why a model is none to serve, by the papers beside its weights, which `read` gives; "" = they do not tell."""
     config = read("config.json")
+    kinds = config.get("architectures")
     quantized = config.get("quantization_config") or {}
     method = quantized.get("quant_method") if isinstance(quantized, dict) else None
     weights = [name for name in names if re.search(r"\.(safetensors|gguf)$|^pytorch_model", name)]
@@ -209,7 +215,7 @@ def why_papers(folder: object, names: Set[str], read: Callable[[str], dict[str, 
         return f"{folder} is an adapter (LoRA) of {base}; give that model, or both merged (merge_and_unload)"
     if names & {"modules.json", "1_Pooling", "config_sentence_transformers.json"} or any(
         re.search(r"(Classification|MaskedLM|QuestionAnswering|BertModel|RobertaModel)$", str(kind))
-        for kind in config.get("architectures") or ()
+        for kind in (kinds if isinstance(kinds, list) else ())
     ):
         return f"{folder} is a model for embeddings, ranking or sorting; give one that writes text"
     if config.get("is_encoder_decoder"):
