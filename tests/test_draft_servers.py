@@ -255,14 +255,6 @@ def test_a_router_drafts_by_the_named_model(name):
         assert {each.removeprefix("alias of ") for each in asked} == {ROUTED["beta" in name.lower()]}
 
 
-@pytest.mark.parametrize("handler", [RouterHandler, OllamaHandler, CompletionsHandler])
-@pytest.mark.parametrize("name", ["\ud800x", "\x1b[2J\u202egnp", "a\nb", "n" * 5000])
-def test_whatever_a_model_is_called_it_drafts_and_is_shown(handler, name):
-    with stub_of(handler, models=(name,), writer=narrator(STORY)) as stub:
-        shown = fitted(stub).name
-    assert len(shown) < 200 and shown.replace("\ud800", "").isprintable()
-
-
 def test_a_router_is_asked_again_while_it_loads_and_wants_a_name(hurried):
     with stub_of(RouterHandler, models=ROUTED, writer=narrator(STORY), loading={ROUTED[1]}) as stub:
         with pytest.raises(UsageError, match=f"--draft-model NAME: .* has {ROUTED[0]}, {ROUTED[1]}"):

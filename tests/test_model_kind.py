@@ -42,6 +42,7 @@ x.gguf | x.gguf=llama/@expert_used_count:2 | is damaged: it uses 2 of 0 experts
 x.gguf | x.gguf=llama/@attention.layer_norm_epsilon:.nan | 'llama.attention.layer_norm_epsilon' is nan
 x.gguf | x.gguf=llama/@context_length:7 | 'llama.context_length' is 7
 x.gguf | x.gguf=llama/@context_length:64 | =x.gguf
+. | x.gguf=llama/~blk.0.attn_norm.weight | 'blk.0.attn_norm.weight' is empty, or not of 32-bit floats
 v.gguf | v.gguf=llama/-0 | a vocabulary without weights
 e.gguf | e.gguf=nomic-bert | a model for embeddings or ranking
 e.gguf | e.gguf=qwen3/-pooling | a model for embeddings or ranking
@@ -113,6 +114,8 @@ def put(path: Path, content: str) -> None:
             (writer.add_float32 if "." in value else writer.add_uint32)(
                 f"{architecture}.{key}", float(value.lstrip(".")) if "." in value else int(value)
             )
+        elif kind.startswith("~"):
+            writer.add_tensor(kind[1:], np.zeros(4, np.float16))
         elif kind.startswith("+"):
             writer.add_uint32(f"{architecture}.expert_used_count", int(kind))
         elif kind.startswith("-"):

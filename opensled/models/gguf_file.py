@@ -74,9 +74,9 @@ def _read(path: Path, modified: int, size: int) -> Head:
         return _head(_MetadataReader(file))
 
 
-def read_opening(path: Path) -> tuple[dict[str, Any], int]:
-    """The keys, which say what a file is, without the values of arrays, and its number of tensors; none of a damaged
-    file."""
+def read_opening(path: Path) -> tuple[dict[str, Any], dict[str, TensorInfo] | None]:
+    """The keys, which say what a file is, without the values of arrays, and its tensors (`start` counts from the first
+    one's); None, and the keys before the damage, of a damaged file."""
     keys: dict[str, Any] = {}
     try:
         with path.open("rb") as file:
@@ -85,9 +85,9 @@ def read_opening(path: Path) -> tuple[dict[str, Any], int]:
             for _ in range(pairs):
                 key, kind = reader.text(), reader.number(4)
                 keys[key] = reader.pass_over() if kind == ARRAY else reader.value(kind)
-            return keys, tensors
+            return keys, {reader.text(): _tensor(reader) for _ in range(tensors)}
     except (OSError, ValueError, struct.error):
-        return {}, -1
+        return keys, None
 
 
 def _begin(reader: _MetadataReader) -> tuple[int, int]:

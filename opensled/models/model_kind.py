@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -147,15 +147,15 @@ def _of_gguf(path: Path) -> str:
     keys, tensors = read_opening(path)
     what, instead = _unfit(path, keys, tensors)
     if not what:
-        return _out_of_bounds(path, keys)
+        return _out_of_bounds(path, keys, tensors or {})
     beside = (model.files[0] for model in gguf_models(item.name for item in path.parent.iterdir()))
     others = ((name, path.with_name(name)) for name in beside)
     fit = next((name for name, other in others if not _unfit(other, *read_opening(other))[0]), "")
     return f"{path} is {what}, and no language model; give {instead}{f' ({fit})' if fit else ''}"
 
 
-def _out_of_bounds(path: Path, keys: dict[str, Any]) -> str:
-    """The number in a GGUF file at which llama.cpp would end this process (GGML_ASSERT); "" = none is."""
+def _out_of_bounds(path: Path, keys: dict[str, Any], tensors: Mapping[str, Any]) -> str:
+    """What in a GGUF file would make llama.cpp end this process (GGML_ASSERT); "" = nothing."""
     architecture = keys.get("general.architecture", "")
     layers, experts, used = (
         keys.get(f"{architecture}.{name}", usual)
@@ -169,17 +169,20 @@ def _out_of_bounds(path: Path, keys: dict[str, Any]) -> str:
         is_low = value in range(1, SHORTEST) if key == f"{architecture}.context_length" else False
         if is_low or (key.endswith("_epsilon") and not (isinstance(value, float) and value >= 0)):
             return f"{path} is damaged: it says that {key!r:.80} is {value!r:.40}; download it again"
+    for name, info in tensors.items():
+        if name.endswith("norm.weight") and (0 in info.shape or info.kind):  # F32 is 0
+            return f"{path} is damaged: {name!r:.80} is empty, or not of 32-bit floats; download it again"
     return ""
 
 
-def _unfit(path: Path, keys: dict[str, Any], tensors: int) -> tuple[str, str]:
+def _unfit(path: Path, keys: dict[str, Any], tensors: Mapping[str, Any] | None) -> tuple[str, str]:
     """Of UNFIT; "" twice for a model that writes text."""
     architecture = str(keys.get("general.architecture", ""))
     words = [str(keys.get("general.type", "")), architecture]
     own = (f"{architecture}.", "tokenizer.")
-    if architecture and tensors > 0 and not any(key.startswith(own) for key in keys):
+    if architecture and tensors and not any(key.startswith(own) for key in keys):
         words.append("flux")  # as programs for pictures write it; llama.cpp's models tell of their layers
-    if not tensors and "split.count" not in keys and not SPLIT.search(path.stem):
+    if tensors == {} and "split.count" not in keys and not SPLIT.search(path.stem):
         words.append("vocab")
     if keys.get(f"{architecture}.pooling_type"):
         words.append("pooling")
