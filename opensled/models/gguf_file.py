@@ -84,7 +84,9 @@ def read_opening(path: Path) -> tuple[dict[str, Any], dict[str, TensorInfo] | No
             tensors, pairs = _begin(reader)
             for _ in range(pairs):
                 key, kind = reader.text(), reader.number(4)
-                keys[key] = reader.pass_over() if kind == ARRAY else reader.value(kind)
+                keys[key] = None if kind == ARRAY else reader.value(kind)
+                if kind == ARRAY:
+                    reader.pass_over()
             return keys, {reader.text(): _tensor(reader) for _ in range(tensors)}
     except (OSError, ValueError, struct.error):
         return keys, None
