@@ -158,7 +158,7 @@ class Gateway:
         except Exception as error:
             yield self._refusal(error)
             return
-        call = self.links.of(beat).sequence(tenant, own=(codec.client_bytes(opening),))
+        call = self.links.of(beat).sequence(tenant, None, False, (codec.client_bytes(opening),))
         async with aclosing(self._replies(beat, call)) as replies:
             async for message in replies:
                 yield codec.server_message(message)

@@ -81,16 +81,10 @@ class ReplicaLink:
                 self._replies[method] = await call(request, timeout=ASK_SECONDS, metadata=self._metadata(""))
         return self._replies[method]
 
-    def sequence(
-        self,
-        tenant: str,
-        seconds: float | None = None,
-        padded: bool = False,
-        own: tuple[bytes, ...] | None = None,
-    ) -> Any:
+    def sequence(self, tenant: str, seconds: float | None, padded: bool, own: Any = None) -> Any:
         """A stream of raw bytes for a sequence of `tenant`; its time limit is `seconds`, None = none.
 
-        `padded`: the device has asked for padding; `own`: all that is sent, where the gateway itself asks.
+        `padded`: the device has asked for padding; `own`: the messages of a gateway that asks itself.
         """
         more = (*(METADATA if padded else ()), *(FRONTED if own else ()))
         method = self._channel.stream_stream(f"/{codec.SERVICE_NAME}/Sequence")

@@ -7,7 +7,6 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from functools import partial
-from typing import Any
 
 from starlette.types import Scope
 
@@ -96,35 +95,32 @@ class ServerBackend:
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _messages(self, caller: Caller, opening: Open) -> AsyncGenerator[ServerMessage, None]:
-        """What a sequence tells within the limits of its client; raises what it reports, and what ends it without a
-        report."""
+        """What a sequence tells within the limits of its client; raises what ends it without an answer."""
         clients, client, pays = self._sequences.clients, caller.client, caller.pays()
-        encoded = codec.encode_client(
-            opening
-        )  # as it would come over a wire: so it counts against the limits
-        size, limits = encoded.ByteSize(), clients.limits
-        if size > limits.message_bytes:
-            raise InvalidRequest(
-                f"the content of the request is larger than {limits.message_bytes >> 10} KiB"
-            )
+        size = self._size(opening)
         with clients.stream(client) as account:
             if pays:
                 await clients.call(client)
-            if size > limits.small_bytes:
+            if size > clients.limits.small_bytes:
                 await account.large(size)
-            self._check(encoded.open)
             async with aclosing(self._sequences.answer(client.tenant, opening, account.charge)) as messages:
                 async for message in messages:
                     account.end_opening()
                     yield _without_error(message)
         raise Unreachable("the server ended the sequence without an answer; ask again")
 
-    def _check(self, encoded: Any) -> None:
+    def _size(self, opening: Open) -> int:
+        """Bytes of an `Open` that came over a wire, whose bounds hold here, too; raises InvalidRequest."""
+        encoded, most = codec.encode_client(opening), self._sequences.clients.limits.message_bytes
+        size = encoded.ByteSize()
+        if size > most:
+            raise InvalidRequest(f"the content of the request is larger than {most >> 10} KiB")
         try:
-            check_open(encoded, self.info.limits.context_length)
+            check_open(encoded.open, self.info.limits.context_length)
         except InvalidRequest as error:
             self._sequences.refused[error.code] += 1
             raise
+        return size
 
     def _open(self, task: Task, info: ModelInfo) -> Open:
         require_served(task.params, info)
