@@ -83,7 +83,9 @@ async def test_who_does_not_read_is_not_read():
             await asyncio.sleep(0)
             return Draft(taken, DraftBlock(3, (DraftToken(48), DraftToken(48))))
 
-        reading = asyncio.ensure_future(_read(network.manager.loop, session, receive, Open((1,)), UNLIMITED))
+        reading = asyncio.ensure_future(
+            _read(network.manager.loop, session, receive, Open((1,)), UNLIMITED.idle)
+        )
         await until(lambda: outbox.full)
         await asyncio.sleep(0.02)
         assert taken <= MAX_UNREAD + 2

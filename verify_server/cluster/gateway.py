@@ -29,10 +29,9 @@ from opensled.wire import codec
 from scheduler.cluster.placement import Directory, Heartbeat
 from verify_server.access.byte_stream import ByteStream, admit_call, client_of, run_stream
 from verify_server.access.client_limits import ClientLimits
-from verify_server.access.clients import Client, Clients
+from verify_server.access.clients import Client, Clients, StreamAccount
 from verify_server.access.security import Tenants, Tls
 from verify_server.access.signing import TOKEN_SECONDS, UNBEGUN, GatewayCredentials, TokenSigner, derive_key
-from verify_server.access.tenant_pool import Spent
 from verify_server.cluster.replica_links import LinkClosed, ReplicaLinks, calling
 from verify_server.cluster.replica_router import ReplicaRouter
 from verify_server.front import service
@@ -150,7 +149,9 @@ class Gateway:
     async def _client(self, context: Any) -> Client:
         return await client_of(context, self.tenants, self.clients, self.stats.refused)
 
-    async def answer(self, tenant: str, opening: Open, spent: Spent) -> AsyncGenerator[ServerMessage, None]:
+    async def answer(
+        self, tenant: str, opening: Open, account: StreamAccount
+    ) -> AsyncGenerator[ServerMessage, None]:
         """See `Sequences.answer`. A replica reads the prompt."""
         self._count_in()
         try:

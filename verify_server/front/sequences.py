@@ -8,9 +8,8 @@ from typing import NamedTuple, Protocol
 from opensled.core.messages import ModelInfo, Open, ServerMessage
 from opensled.metrics.answer_counts import AnswerCounts
 from opensled.text.tokenizer import TargetTokenizer
-from verify_server.access.clients import Clients
+from verify_server.access.clients import Clients, StreamAccount
 from verify_server.access.security import Tenants
-from verify_server.access.tenant_pool import Spent
 from verify_server.admission.session_manager import SessionManager
 from verify_server.front.service import VerifyService
 from verify_server.front.session_stream import answer
@@ -39,10 +38,12 @@ class Sequences(Protocol):
     def unready(self) -> str:
         """Why no new sequence would be admitted; "" = one would be. May be asked from any thread."""
 
-    def answer(self, tenant: str, opening: Open, spent: Spent) -> AsyncGenerator[ServerMessage, None]:
+    def answer(
+        self, tenant: str, opening: Open, account: StreamAccount
+    ) -> AsyncGenerator[ServerMessage, None]:
         """The messages of a sequence without drafts, which waits while they are not read; closing this ends it.
 
-        A refusal is a message, too. `spent` is told the seconds of processor time that reading the prompt took.
+        A refusal is a message, too. `account` is charged for reading the prompt.
         """
 
 

@@ -103,7 +103,7 @@ class ServerBackend:
                 await clients.call(client)
             if size > clients.limits.small_bytes:
                 await account.large(size)
-            async with aclosing(self._sequences.answer(client.tenant, opening, account.charge)) as messages:
+            async with aclosing(self._sequences.answer(client.tenant, opening, account)) as messages:
                 async for message in messages:
                     account.end_opening()
                     yield _without_error(message)

@@ -11,7 +11,6 @@ from enum import Enum, auto
 from opensled.core.errors import InvalidRequest, OpenSledError, ProtocolError
 from opensled.core.messages import Cancel, ClientMessage, Draft, Failure, Moved, Open, ServerMessage, Verdict
 from verify_server.access.clients import StreamAccount
-from verify_server.access.tenant_pool import Spent
 from verify_server.admission.session_manager import SessionManager
 from verify_server.round.loop import VerifyLoop
 from verify_server.round.outbox import MAX_UNREAD, Outbox
@@ -76,7 +75,7 @@ async def serve_stream(
         if first is None or isinstance(first, Ending):
             return
         arrived = time.monotonic()
-        session, told = await _admit(manager, tenant, first, account.charge)
+        session, told = await _admit(manager, tenant, first, account)
         if session is None:
             for message in told:
                 await send(message)
@@ -86,7 +85,7 @@ async def serve_stream(
         try:
             await send(*told)
             cancelled = await _converse(
-                _read(manager.loop, session, receive, first, account),
+                _read(manager.loop, session, receive, first, account.idle),
                 _write(manager.loop, outbox, send),
                 session,
             )
@@ -99,14 +98,11 @@ async def serve_stream(
 
 
 async def answer(
-    manager: SessionManager, tenant: str, opening: Open, spent: Spent
+    manager: SessionManager, tenant: str, opening: Open, account: StreamAccount
 ) -> AsyncGenerator[ServerMessage, None]:
-    """The messages of a sequence without drafts; it is forgotten before the last one, or when this is closed.
-
-    `spent`: see `InputProcessor.prompt_ids`.
-    """
+    """The messages of a sequence without drafts; it is forgotten before the last one, or when this is closed."""
     arrived = time.monotonic()
-    session, told = await _admit(manager, tenant, opening, spent)
+    session, told = await _admit(manager, tenant, opening, account)
     if session is None:
         _time_refusal(manager, told, arrived)
         for message in told:
@@ -126,7 +122,7 @@ async def answer(
 
 
 async def _admit(
-    manager: SessionManager, tenant: str, first: ClientMessage, spent: Spent
+    manager: SessionManager, tenant: str, first: ClientMessage, account: StreamAccount
 ) -> tuple[Session | None, Sequence[ServerMessage]]:
     """The session that the first message of a stream opens, and the answer to it; without a session the messages are
     all of the stream: a refusal, or an answer of no tokens."""
@@ -134,9 +130,9 @@ async def _admit(
         if not isinstance(first, Open):
             raise ProtocolError("the first message of a stream must be Open")
         if not first.params.max_tokens and first.prompt_logprobs is None:
-            opened = await manager.count(first, tenant, spent)
+            opened = await manager.count(first, tenant, account.charge)
             return None, (opened, Verdict(len(opened.prompt_ids), (), finish_reason="length"))
-        session, opened = await manager.open(first, tenant, spent)
+        session, opened = await manager.open(first, tenant, account.charge)
     except Exception as error:
         return None, (_refusal(manager, error),)
     manager.loop.attach(session, len(opened.prompt_ids) + len(first.committed))
@@ -202,7 +198,11 @@ def failure_of(error: Exception) -> Failure:
 
 
 async def _read(
-    loop: VerifyLoop, session: Session, receive: Receive, first: ClientMessage, account: StreamAccount
+    loop: VerifyLoop,
+    session: Session,
+    receive: Receive,
+    first: ClientMessage,
+    idle: Callable[[], Awaitable[None]],
 ) -> Ending:
     """Pass drafts to the session until the peer ends its side.
 
@@ -215,7 +215,7 @@ async def _read(
         message = await receive()
         if isinstance(message, Draft):
             if not loop.submit(session, message):
-                await account.idle()
+                await idle()
         elif message is None:
             return Ending.GONE
         elif isinstance(message, Ending):
@@ -224,7 +224,7 @@ async def _read(
         elif isinstance(message, Cancel):
             return Ending.CANCELLED
         elif message == first:  # a repeated frame
-            await account.idle()
+            await idle()
         else:
             raise InvalidRequest("the sequence is already open; a stream carries one", "open")
 
