@@ -11,7 +11,7 @@ from edge_client.draft_servers.address import draft_address
 from edge_client.draft_servers.completions import CompletionsText
 from edge_client.draft_servers.http_stream import STREAM_TOKENS
 from edge_client.draft_servers.ollama import OllamaText
-from edge_client.draft_servers.served_text import MAX_PIECE, MOST, NEAR, ServedText, _latest, pieces_of
+from edge_client.draft_servers.served_text import MOST, NEAR, ServedText, _latest, pieces_of
 from edge_client.draft_servers.server import ServerFactory
 from edge_client.drafters.base import DrafterOptions
 from edge_client.drafters.outage import Outage
@@ -135,7 +135,7 @@ def test_a_long_chunk_comes_in_pieces_that_are_soon_tokenized():
     """All at once, 200 KB of one word hold a device for seconds."""
     *pieces, end = pieces_of("ü" * 2000, is_end=True)
     assert b"".join([piece.text for piece in pieces]).decode() == "ü" * 2000 and end.is_end
-    assert len(pieces) > 1 and all(len(piece.text) <= MAX_PIECE for piece in pieces)
+    assert len(pieces) > 1 and all(len(piece.text) <= NEAR for piece in pieces)
 
 
 def test_of_a_long_text_the_end_is_sent_from_a_place_that_stays():

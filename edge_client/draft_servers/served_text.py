@@ -20,7 +20,6 @@ NEAR = 200  # bytes of a text that a server reads at once (chosen: a short quest
 # Bytes of a text that are sent where the server's context is not known: 4,096 tokens are usual, and one that is full
 # makes a server read all anew for each block
 MOST = 12_000
-MAX_PIECE = 1 << 10  # bytes that are tokenized again at once: a token has fewer (chosen)
 
 
 class TextDialect(ABC):
@@ -45,7 +44,8 @@ def pieces_of(text: object, is_end: bool, confidence: float = 1.0) -> list[Piece
     if text is not None and not isinstance(text, str):
         raise DraftSourceError("its chunk holds no text")
     data = (text or "").encode("utf-8", "replace")
-    pieces = [Piece(data[at : at + MAX_PIECE], confidence) for at in range(0, len(data), MAX_PIECE)]
+    # All of a long chunk at once would be tokenized again for seconds.
+    pieces = [Piece(data[at : at + NEAR], confidence) for at in range(0, len(data), NEAR)]
     return [*pieces, Piece(b"", is_end=True)] if is_end else pieces
 
 

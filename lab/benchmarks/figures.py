@@ -92,13 +92,6 @@ PARTS = (
         out="--baseline {}/quick_baseline.json",
     ),
     Part(
-        "draft server",
-        ("draft_server.json",),
-        "lab.benchmarks.draft_server",
-        (),
-        ("edge_client/draft_servers", *DEVICE),
-    ),
-    Part(
         "remote drafts",
         ("remote_drafts.json",),
         "lab.benchmarks.remote_drafts",
@@ -124,16 +117,6 @@ PARTS = (
     Part("cells", ("regimes.json",), "lab.benchmarks.regimes", (), (*SIMULATED, *ROUND)),
     Part("grid smollm2", ("grid-smollm2.json",), "lab.benchmarks.grid", ("--pair", "smollm2"), SIMULATED),
     Part("hierarchy", ("hierarchy.json",), "lab.benchmarks.hierarchy", (), ("relay", *SIMULATED)),
-    Part(
-        "hubs", ("hierarchy_capacity.json",), "lab.benchmarks.hierarchy_capacity", (), ("relay", *SIMULATED)
-    ),
-    Part(
-        "tiers",
-        ("hierarchy_agreement.json",),
-        "lab.benchmarks.hierarchy_agreement",
-        (),
-        ("relay", *SIMULATED),
-    ),
     _real("default"),
     _real("torch"),
     Part(
@@ -193,7 +176,9 @@ PARTS = (
 
 # Figures whose question is closed, and the commit that has their program last.
 CLOSED_NAMES = ("adaptation", "doctor", "llamacpp_flips", "prebuilt", "serving_stages", "vocabularies")
-CLOSED = {f"{name}.json": "c4eddd60" for name in CLOSED_NAMES}
+CLOSED = {f"{name}.json": "c4eddd60" for name in CLOSED_NAMES} | dict.fromkeys(
+    ("draft_server.json", "hierarchy_agreement.json", "hierarchy_capacity.json"), "eecc1f5d"
+)
 
 
 class Stale(NamedTuple):

@@ -3,8 +3,7 @@
     python -m lab.benchmarks.hierarchy [--quick] [--targets NAME,...] [--jobs N] [--out FOLDER]
 
 In each cell every chain of device, hub and cloud is simulated with several block lengths and models, over recordings
-of three real models of the tiny family. How far the simulator is to be trusted says lab.benchmarks.hierarchy_agreement,
-and how many users a server holds lab.benchmarks.hierarchy_capacity. Writes hierarchy.json, and the tables in README.md.
+of three real models of the tiny family. Writes hierarchy.json, and the tables in README.md.
 With --show the tables of an earlier run are printed, and nothing is measured.
 """
 
