@@ -67,15 +67,7 @@ FILES = {
     UNFINISHED: "is a download that has not ended; let it end, and give the whole file",
     (".imatrix", ".dat"): f"holds statistics for quantizing a model; {SERVED}",
     (".json", ".jinja", ".model", ".txt"): "belongs to a model; give its folder: {parent}",
-    (
-        ".zip",
-        ".llamafile",
-        ".tar",
-        ".gz",
-        ".xz",
-        ".zst",
-        ".7z",
-    ): "is packed; unpack it, and give what is in it",
+    (".zip", ".llamafile", ".tar", ".gz", ".xz", ".zst", ".7z"): "is packed; unpack it, and give that",
 }
 
 
