@@ -7,11 +7,13 @@ packaged ones of the same id. A path to any other file works as well.
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 from hw_profiles.profiles import (
     AcceleratorProfile,
+    Curve,
     DeviceProfile,
     DraftSpeed,
     LinkProfile,
@@ -19,6 +21,7 @@ from hw_profiles.profiles import (
     MeasuredLink,
     Quantity,
     TargetShape,
+    TrainedHead,
 )
 from opensled.cli.config import config_folder
 from opensled.cli.config_file import read_file
@@ -26,7 +29,7 @@ from opensled.core.errors import NotFound, UsageError
 from opensled.core.files import user_path
 from opensled.core.suggestion import nearest
 
-Profile = TypeVar("Profile", DeviceProfile, LinkProfile, AcceleratorProfile, TargetShape)
+Profile = TypeVar("Profile", DeviceProfile, LinkProfile, AcceleratorProfile, TargetShape, TrainedHead)
 
 _FOLDER = Path(__file__).resolve().parent
 KINDS: dict[str, type[Any]] = {
@@ -34,6 +37,7 @@ KINDS: dict[str, type[Any]] = {
     "links": LinkProfile,
     "accelerators": AcceleratorProfile,
     "targets": TargetShape,
+    "heads": TrainedHead,
 }
 
 
@@ -42,18 +46,10 @@ def names(kind: str) -> list[str]:
     return sorted({path.stem for folder in _folders(kind) for path in folder.glob("*.toml")})
 
 
-# What people type for one of several profiles that the words below would fit
-SHORT = {
-    "devices": {"pi": "pi-5", "raspberrypi": "pi-5", "jetson": "orin-nano-super"},
-    "links": {"wifi": "wifi-good"},
-    "targets": {"llama": "dense-8b", "llama3": "dense-8b", "llama31": "dense-8b"},
-}
-
-
 def find(kind: str, typed: str) -> str:
     """The id that someone means by `typed`: case and punctuation do not count, and whole words of an id or of a name
-    are enough where they fit one profile alone (`4090`, `mac-mini`, `Llama 3.1 70B`; `A10` is no A100). A path to a
-    file stays as it is. `taken_as` tells of a name that is not the profile's own.
+    are enough where they fit one profile alone (`4090`, `mac-mini`, `Llama 3.1 70B`; `A10` is no A100), or a name in
+    its `also`. A path to a file stays as it is. `taken_as` tells of a name that is not the profile's own.
 
     Raises NotFound with what is near, or all there is.
     """
@@ -62,7 +58,7 @@ def find(kind: str, typed: str) -> str:
         return typed
     word = _bare(typed)
     ids = {_bare(name): name for name in known}
-    exact = ids.get(word) or SHORT.get(kind, {}).get(word)
+    exact = ids.get(word) or {_bare(also): name for name in known for also in load(kind, name).also}.get(word)
     if exact:
         return exact
     fitting = [name for name in known if word in _words(kind, name)]
@@ -171,6 +167,31 @@ def _read(hint: Any, value: Any, key: str) -> Any:
     return hint(value)
 
 
+def _strings(value: Any, key: str) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise UsageError(f"{key}: a list of names is needed")
+    return tuple(value)
+
+
+def _numbers(value: Any, key: str) -> tuple[float, ...]:
+    if not isinstance(value, list) or not all(isinstance(each, int | float) for each in value):
+        raise UsageError(f"{key}: a list of numbers is needed")
+    return tuple(map(float, value))
+
+
+def _rows(table: Any, key: str) -> dict[str, tuple[Curve, str]]:
+    found = {}
+    for name, given in _tables(table, key).items():
+        where = f"{key}.{name}"
+        if not re.fullmatch(r"(dense|experts) \d+(\.\d+)?", name) or set(given) != {"points", "source"}:
+            raise UsageError(f'{where}: points and source are needed, under a name such as "dense 8.5"')
+        points = tuple((row, factor) for row, factor in (_numbers(each, where) for each in given["points"]))
+        if not points or any(low >= high or a > b for (low, a), (high, b) in pairwise(points)):
+            raise UsageError(f"{where}: rows that ascend are needed, with seconds that never fall")
+        found[name] = points, str(given["source"])
+    return found
+
+
 def _drafts(table: Any, key: str) -> dict[str, DraftSpeed]:
     return {size: _draft(size, speeds, f"{key}.{size}") for size, speeds in _tables(table, key).items()}
 
@@ -206,6 +227,9 @@ _READERS: dict[Any, Callable[[Any, str], Any]] = {
     Quantity: Quantity.of,
     Quantity | None: Quantity.of,
     Mapping[str, Quantity]: _quantities,
+    Mapping[str, tuple[Curve, str]]: _rows,
+    tuple[str, ...]: _strings,
+    tuple[float, ...]: _numbers,
     Mapping[str, DraftSpeed]: _drafts,
     Mapping[str, MeasuredDraft]: _table_reader(MeasuredDraft),
     Mapping[str, MeasuredLink]: _table_reader(MeasuredLink),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hw_profiles import catalog
-from hw_profiles.describe import board_lines, contradictions, cost_table, facts, step_costs, summary
+from hw_profiles.describe import board_lines, contradictions, facts, predicted, summary
 from hw_profiles.detect import detect, require_board
 from hw_profiles.profiles import AcceleratorProfile
 from hw_profiles.sysfs import read_board
@@ -101,15 +101,13 @@ def _is_profile(kind: str, name: str) -> bool:
 
 
 def _whole(profile: Any) -> dict[str, Any]:
-    """Everything in the file, and the steps that follow from an accelerator's numbers."""
+    """Everything in the file, and what the law says of an accelerator's published speeds."""
     told = asdict(profile)
     if isinstance(profile, AcceleratorProfile):
-        told["steps"] = [asdict(cost) for cost in step_costs(profile)]
+        told["predicted"] = {name: predicted(profile, name) for name in profile.speeds}
     return told
 
 
 def _page(kind: str, profile: Any, width: int) -> str:
-    lines = [f"{profile.id} ({kind}): {profile.name}", *contradictions(profile), "", *facts(profile, width)]
-    if isinstance(profile, AcceleratorProfile):
-        lines += ["", *cost_table(step_costs(profile))]
-    return "\n".join(lines)
+    head = f"{profile.id} ({kind}): {profile.name}"
+    return "\n".join([head, *contradictions(profile), "", *facts(profile, width)])

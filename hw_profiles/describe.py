@@ -1,8 +1,8 @@
-"""Profiles as plain text for a terminal, and what the steps of every packaged target cost on one accelerator."""
+"""Profiles as plain text for a terminal, with what the law says of the speeds that were published."""
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from itertools import pairwise
 from typing import Any
 
@@ -14,51 +14,12 @@ from hw_profiles.profiles import (
     LinkProfile,
     Quantity,
     TargetShape,
+    TrainedHead,
 )
 from hw_profiles.step_cost import TargetCost
 from hw_profiles.sysfs import BoardState
 
-SESSIONS = (1, 16, 64)
-DRAFT_TOKENS = (0, 4)
-CONTEXTS = (1024, 8192)
-WEIGHT_BITS = (16, 8, 4)
-
-
-@dataclass(frozen=True)
-class StepCosts:
-    """One target at one context length."""
-
-    target: str
-    context: int  # KV positions of each session
-    weight_bits: int  # the most that leave room for a session; 0 = none of WEIGHT_BITS does
-    sessions_that_fit: int
-    # By "sessions x (draft tokens + 1)", such as "16x5"; without those that do not fit
-    verify_s: dict[str, float]
-
-
-def step_costs(accelerator: AcceleratorProfile) -> list[StepCosts]:
-    """Of every packaged target, the draft shapes left out, at each of CONTEXTS."""
-    targets = [catalog.target(name) for name in catalog.names("targets") if not name.startswith("draft-")]
-    targets.sort(key=lambda shape: shape.params)
-    return [_costs(accelerator, shape, context) for shape in targets for context in CONTEXTS]
-
-
-def _costs(accelerator: AcceleratorProfile, shape: TargetShape, context: int) -> StepCosts:
-    for bits in WEIGHT_BITS:
-        cost = TargetCost(accelerator, shape.at(bits))
-        fit = cost.sessions_that_fit(context)
-        if fit:
-            return StepCosts(shape.id, context, bits, fit, _steps(cost, context, fit))
-    return StepCosts(shape.id, context, 0, 0, {})
-
-
-def _steps(cost: TargetCost, context: int, fit: int) -> dict[str, float]:
-    return {
-        f"{sessions}x{drafted + 1}": cost.verify_s(sessions * (drafted + 1), sessions * context)
-        for sessions in SESSIONS
-        for drafted in DRAFT_TOKENS
-        if sessions <= fit
-    }
+WEIGHT_BITS = 4  # of the drafts that people run
 
 
 # field -> what it is called, and its unit
@@ -92,6 +53,14 @@ WORDS = {
     "hidden_size": ("size of a hidden state", ""),
     "heads": ("query heads", ""),
     "inner_size": ("feed-forward width", ""),
+    "outer_bits": ("bits beside experts", ""),
+    "kv_layers": ("layers with whole KV", ""),
+    "head": ("trained head", ""),
+    "also": ("also called", ""),
+    "share": ("read for a pass", "of the target's weights"),
+    "bits": ("bits of a weight", ""),
+    "passes": ("a pass for", "token"),
+    "reach": ("drafts that stand", "to places 1, 2, ..."),
     "decode_per_s": ("decode", "tokens/s"),
     "prefill_per_s": ("prefill", "tokens/s"),
     "at": ("measured at", ""),
@@ -116,21 +85,38 @@ def summary(profile: Any) -> str:
     if isinstance(profile, AcceleratorProfile):
         origin = "measured" if profile.measured else "derived, not measured"
         return f"{profile.bandwidth_gb_s.typical:g} GB/s, {profile.tflops.typical:g} TFLOP/s, {origin}"
+    if isinstance(profile, TrainedHead):
+        return f"{profile.share.typical:.1%} of the target for {profile.passes}, {len(profile.reach)} tokens at most"
     assert isinstance(profile, TargetShape)
     return f"{_count(profile.params)} weights, {profile.kv_bytes / 1024:g} KiB of KV per position"
 
 
 def facts(profile: Any, width: int) -> list[str]:
     """Every field with its range and unit, and below it its source, wrapped to `width` columns."""
-    return [
-        line for field in fields(profile) for line in _fact(field.name, getattr(profile, field.name), width)
-    ]
+    known = [line for each in fields(profile) for line in _fact(each.name, getattr(profile, each.name), width)]
+    return known + (list(_published(profile, width)) if isinstance(profile, AcceleratorProfile) else [])
+
+
+def predicted(profile: AcceleratorProfile, name: str) -> float:
+    """Tokens/s of one user by the law, for a name in `speeds`, such as "dense-70b 4.8"."""
+    target, bits = name.split()
+    return 1 / TargetCost(profile, catalog.target(target).at(float(bits))).verify_s(1, 0)
+
+
+def _published(profile: AcceleratorProfile, width: int) -> Iterator[str]:
+    """Speeds and curves that others published of an accelerator."""
+    for name, (curve, source) in profile.rows.items():
+        steps = ", ".join(f"{row:g}: {factor:.2f}" for row, factor in curve)
+        yield from ("", *_wrap(f"  rows, {name} bits", steps, width), *_wrap("", source, width))
+    for name, speed in profile.speeds.items():
+        told = f"{speed} tokens/s; the law says {predicted(profile, name):.3g}"
+        yield from ("", *_wrap(f"  {name} bits", told, width), *_wrap("", speed.source, width))
 
 
 def contradictions(profile: Any) -> list[str]:
     """Values of a profile that cannot all be right, a pair in each line."""
     speeds = {
-        size: (catalog.target(f"draft-{size}").at(min(WEIGHT_BITS)), draft.decode_per_s.typical)
+        size: (catalog.target(f"draft-{size}").at(WEIGHT_BITS), draft.decode_per_s.typical)
         for size, draft in getattr(profile, "drafts", {}).items()
         if f"draft-{size}" in catalog.names("targets")
     }
@@ -162,7 +148,7 @@ def _fact(name: str, value: Any, width: int) -> Iterator[str]:
             yield from ("", f"  draft of {draft.size}")
             for speed in ("decode_per_s", "prefill_per_s"):
                 yield from _fact(speed, getattr(draft, speed), width)
-    elif name in WORDS and value is not None:
+    elif name in WORDS and value not in (None, "", ()):
         label, unit = WORDS[name]
         yield from _wrap(f"  {label}", f"{_value(value)} {unit}".rstrip(), width)
         if isinstance(value, Quantity):
@@ -187,6 +173,8 @@ def _value(value: Any) -> str:
         return "yes" if value else "no: derived"
     if isinstance(value, float) and value >= 1e6:
         return _count(value)
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value))
     return f"{value:g}" if isinstance(value, (int, float)) else str(value)
 
 
@@ -249,24 +237,3 @@ def _throttling(state: BoardState) -> str:
 
 def _battery(state: BoardState) -> str:
     return f"battery {state.battery_percent:.0f} %" + (", discharging" if state.discharging else "")
-
-
-def cost_table(costs: Sequence[StepCosts]) -> list[str]:
-    """Milliseconds of a verify step, one line for each target and context."""
-    heads = "".join(f"{f'{count} session' + 's' * (count > 1):>14}" for count in SESSIONS)
-    drafted = "".join(f"{f'k={length}':>7}" for _ in SESSIONS for length in DRAFT_TOKENS)
-    return [
-        "milliseconds of a verify step (k: draft tokens of each session; -: no KV left)",
-        "",
-        f"{'':25}{heads}{'sessions':>10}",
-        f"{'target':13}{'bits':>4}{'context':>8}{drafted}{'that fit':>10}",
-        *map(_cost_row, costs),
-    ]
-
-
-def _cost_row(cost: StepCosts) -> str:
-    if not cost.weight_bits:
-        return f"{cost.target:13}{'':4}{cost.context:8}  does not fit, not even with 4 bits"
-    steps = (cost.verify_s.get(f"{count}x{length + 1}") for count in SESSIONS for length in DRAFT_TOKENS)
-    cells = "".join(f"{'-' if step is None else f'{step * 1000:.1f}':>7}" for step in steps)
-    return f"{cost.target:13}{cost.weight_bits:4}{cost.context:8}{cells}{cost.sessions_that_fit:10}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any
 
 from opensled.core.errors import UsageError
@@ -11,6 +12,7 @@ from opensled.core.errors import UsageError
 KEYS = {"min", "typical", "max", "source"}
 # Bytes of a draft or a verdict with its headers (gRPC, HTTP/2, TCP, IP) around some 20 of OpenSLED
 MESSAGE = 110
+Curve = tuple[tuple[float, float], ...]  # rows of a step, ascending, and what it takes, never falling
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ class DeviceProfile:
     bandwidth_gb_s: Quantity  # memory, GB/s
     idle_w: Quantity
     busy_w: Quantity
+    also: tuple[str, ...] = ()  # other names that people type
     drafts: Mapping[str, DraftSpeed] = field(default_factory=dict)  # by size of the draft model
     calibrated: Mapping[str, MeasuredDraft] = field(default_factory=dict)  # by "drafter:model"
     servers: Mapping[str, MeasuredLink] = field(default_factory=dict)  # by HOST:PORT
@@ -123,6 +126,7 @@ class LinkProfile:
     down_mbit_s: Quantity  # server to device, Mbit/s
     loss: Quantity  # share of packets lost, 0 to 1
     burst: float  # mean number of packets lost in a row; 1 = each by itself
+    also: tuple[str, ...] = ()  # other names that people type
 
     @property
     def rtt_s(self) -> float:
@@ -150,6 +154,29 @@ class AcceleratorProfile:
     busy_w: Quantity
     measured: bool  # whether OpenSLED's own engine was measured on it; else the numbers are derived
     idle_w: Quantity | None = None  # with the target loaded and no step under way; None = not known
+    also: tuple[str, ...] = ()  # other names that people type
+    # Steps over several rows, as multiples of the roofline of one, and their source; by kind and bits: "dense 8.5"
+    rows: Mapping[str, tuple[Curve, str]] = field(default_factory=dict)
+    speeds: Mapping[str, Quantity] = field(default_factory=dict)  # published tokens/s; by target and bits
+
+    def curve(self, kind: str, bits: float) -> Curve:
+        """Of the weight format nearest to `bits` among those of `kind`; the roofline's one row where there is none."""
+        known = {abs(float(key.split()[1]) - bits): key for key in self.rows if key.split()[0] == kind}
+        return self.rows[known[min(known)]][0] if known else ((1.0, 1.0),)
+
+
+@dataclass(frozen=True)
+class TrainedHead:
+    """A draft head that others trained for a target, and how often its drafts stood there."""
+
+    id: str
+    name: str
+    source: str
+    share: Quantity  # of the target's weights that a pass reads
+    bits: float  # of its weights; 0 = as the target's
+    passes: str  # "each" token has one, or "one" drafts them all
+    reach: tuple[float, ...]  # share of drafts that stand to each place
+    also: tuple[str, ...] = ()  # other names that people type
 
 
 @dataclass(frozen=True)
@@ -168,6 +195,10 @@ class TargetShape:
     experts_per_token: int = 0
     weight_bits: float = 16.0  # as served
     kv_bits: float = 16.0
+    outer_bits: float = 0.0  # of a weight outside the experts, where these have a format of their own
+    kv_layers: int = 0  # that keep the KV of a whole text; 0 = all of them
+    head: str = ""  # a trained head that is published for it
+    also: tuple[str, ...] = ()  # other names that people type
     # A draft head is built by these; 0 = not known
     hidden_size: int = 0
     heads: int = 0  # of queries
@@ -179,12 +210,12 @@ class TargetShape:
 
     @property
     def weight_bytes(self) -> float:
-        return self.params * self.weight_bits / 8
+        return self.bytes_read(inf)
 
     @property
     def kv_bytes(self) -> float:
         """Bytes of KV for one position."""
-        return 2 * self.layers * self.kv_heads * self.head_dim * self.kv_bits / 8
+        return 2 * (self.kv_layers or self.layers) * self.kv_heads * self.head_dim * self.kv_bits / 8
 
     def bytes_read(self, tokens: float) -> float:
         """Weights that a step over `tokens` tokens reads: with a mixture of experts, those that any of them needs.
@@ -192,8 +223,9 @@ class TargetShape:
         Tokens choose their experts independently here; real ones agree more often, so this is the high side.
         """
         if not self.experts:
-            return self.weight_bytes
+            return self.params * self.weight_bits / 8
         share = self.experts_per_token / self.experts
         expert_params = (self.params - self.active_params) / (1 - share)
         touched = 1 - (1 - share) ** tokens
-        return (self.params - expert_params * (1 - touched)) * self.weight_bits / 8
+        outer = (self.params - expert_params) * (self.outer_bits or self.weight_bits)
+        return (outer + expert_params * touched * self.weight_bits) / 8

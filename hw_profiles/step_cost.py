@@ -1,10 +1,12 @@
 """Seconds of one step of a target, as scheduling policies calculate with them."""
 
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 from math import inf
 from typing import Any, Protocol
 
-from hw_profiles.profiles import AcceleratorProfile, TargetShape
+from hw_profiles.profiles import AcceleratorProfile, Curve, TargetShape
 
 
 class StepCost(Protocol):
@@ -70,11 +72,21 @@ class HardwareProfile:
     drafting: DraftingCost | None = None  # of a drafter beside the target; None = there is none
 
 
+def interpolated(curve: Curve, rows: float) -> float:
+    """The straight line between the points of a curve; before the first one and behind the last as there."""
+    for (low, less), (high, more) in pairwise(curve):
+        if rows < high:
+            return less + (more - less) * max(0.0, rows - low) / (high - low)
+    return curve[-1][1]
+
+
 @dataclass(frozen=True)
 class TargetCost:
     """One target on one accelerator: a roofline over what it reads and what it computes.
 
     `t = max(weights / bandwidth, tokens * 2P / flops) + contexts * kv_bytes / bandwidth + overhead`
+
+    Where its profile has a curve over rows, that says what several rows take; beyond it the roofline's slope goes on.
     """
 
     accelerator: AcceleratorProfile
@@ -97,11 +109,24 @@ class TargetCost:
         """By this law the number of sessions itself costs nothing."""
         if tokens <= 0:
             return 0.0
-        bandwidth = self.accelerator.bandwidth_gb_s.typical * 1e9
-        read = self.target.bytes_read(tokens) / bandwidth
+        known = min(tokens, self._curve[-1][0])
+        beyond = self._roofline_s(tokens) - self._roofline_s(known) if tokens > known else 0.0
+        kv = contexts * self.target.kv_bytes / (self.accelerator.bandwidth_gb_s.typical * 1e9)
+        return self._one_row_s * interpolated(self._curve, known) + beyond + kv
+
+    @cached_property
+    def _curve(self) -> Curve:
+        kind = "experts" if self.target.experts else "dense"
+        return self.accelerator.curve(kind, self.target.weight_bits)
+
+    @cached_property
+    def _one_row_s(self) -> float:
+        return self._roofline_s(1)
+
+    def _roofline_s(self, tokens: float) -> float:
+        read = self.target.bytes_read(tokens) / (self.accelerator.bandwidth_gb_s.typical * 1e9)
         compute = tokens * 2 * self.target.active_params / (self.accelerator.tflops.typical * 1e12)
-        kv = contexts * self.target.kv_bytes / bandwidth
-        return max(read, compute) + kv + self.accelerator.step_overhead_ms.typical / 1000
+        return max(read, compute) + self.accelerator.step_overhead_ms.typical / 1000
 
     def draft_s(self, tokens: int, sessions: int, contexts: int) -> float:
         """Seconds in which this model, as a draft on the server, drafts `tokens` tokens for each of `sessions`."""
