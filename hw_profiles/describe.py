@@ -57,7 +57,7 @@ WORDS = {
     "kv_layers": ("layers with whole KV", ""),
     "head": ("trained head", ""),
     "also": ("also called", ""),
-    "share": ("read for a pass", "of the target's weights"),
+    "share": ("read for a pass", "of the target's"),
     "bits": ("bits of a weight", ""),
     "passes": ("a pass for", "token"),
     "reach": ("drafts that stand", "to places 1, 2, ..."),

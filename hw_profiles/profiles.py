@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from math import inf
 from typing import Any
 
@@ -172,11 +173,16 @@ class TrainedHead:
     id: str
     name: str
     source: str
-    share: Quantity  # of the target's weights that a pass reads
+    share: Quantity  # of the weights that a token of the target goes through, which a pass reads
     bits: float  # of its weights; 0 = as the target's
     passes: str  # "each" token has one, or "one" drafts them all
     reach: tuple[float, ...]  # share of drafts that stand to each place
     also: tuple[str, ...] = ()  # other names that people type
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """Chance of each place, given that those before it stand."""
+        return tuple(here / before for before, here in pairwise((1.0, *self.reach)))
 
 
 @dataclass(frozen=True)

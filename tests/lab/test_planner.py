@@ -15,7 +15,7 @@ from lab.testbed.cells import REGIMES
 from lab.testbed.fleet import Fleet, Group
 from lab.testbed.planner import capacity_law as law
 from lab.testbed.planner import trip
-from lab.testbed.planner.acceptance import LENGTHS, geometric, of_traces
+from lab.testbed.planner.acceptance import LENGTHS, by_place, of_traces
 from lab.testbed.planner.binding import what_binds
 from lab.testbed.planner.capacity_law import Setting, best, capacity
 from lab.testbed.planner.setting import Work, assumed, of_fleet
@@ -49,7 +49,7 @@ def setting(
     """10 ms a step up to 10 tokens, 1 ms for each token beyond; a position of KV is read in 10 ns."""
     speed = DraftSpeed("d", exactly(decode_per_s), exactly(1000))
     link = replace(LINK, rtt_p50_ms=exactly(rtt_ms), rtt_p99_ms=exactly(rtt_ms))
-    kinds = geometric(acceptance)
+    kinds = by_place(acceptance)
     return Setting(
         TargetCost(GPU, SHAPE), None, speed, link, context, context, kinds, kinds, max_tokens=10_000
     )
@@ -59,7 +59,7 @@ def setting(
 
 
 def test_geometric_acceptance_is_the_sum_of_its_powers() -> None:
-    found = geometric(0.5)
+    found = by_place(0.5)
     assert found.tokens[:4] == (1, 1.5, 1.75, 1.875)
     assert found.drafted[3] == 3
     assert len(found.tokens) == len(LENGTHS)

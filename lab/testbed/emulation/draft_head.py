@@ -1,16 +1,18 @@
-"""A draft head beside its target, as drafting/heads/ builds it: weights, bytes, operations, and their seconds.
+"""A draft head beside its target: weights, bytes, operations, and their seconds.
 
-All of it is derived from the sizes of the target; no head of such a target was measured. Seconds follow the law by
-which a draft model beside the target costs (`TargetCost`), a roofline over what a pass reads and what it computes.
+Of our own heads, as drafting/heads/ builds them, all is derived from the sizes of the target; none of such a target was
+measured. Of heads that others trained (hw_profiles/heads) their profiles tell. Seconds follow the law by which a draft
+model beside the target costs (`TargetCost`), a roofline over what a pass reads and what it computes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
+from hw_profiles import catalog
 from hw_profiles.profiles import AcceleratorProfile, TargetShape
 from hw_profiles.step_cost import TargetCost
 from opensled.core.errors import UsageError
@@ -40,14 +42,20 @@ class HeadProfile:
     length: int  # places or frames; no draft is longer
     markov: int = 0  # rank of the bias between neighbouring tokens; 0 = there is none
     vocabulary: int = VOCABULARY
+    bits: float = BITS
 
     @classmethod
     def usual(cls, kind: str, target: TargetShape) -> HeadProfile:
         """As it is trained where nothing else is said."""
         form = FORMS[kind]
-        return cls(kind, target, form.length, form.markov)
+        if kind in OWN:
+            return cls(kind, target, form.length, form.markov)
+        bits = catalog.load("heads", kind).bits or target.weight_bits
+        return cls(kind, target, form.length, vocabulary=0, bits=bits)
 
     def __post_init__(self) -> None:
+        if self.kind not in OWN:
+            return
         sizes = ("hidden_size", "heads", "inner_size")
         if missing := [name for name in sizes if not getattr(self.target, name)]:
             raise UsageError(
@@ -72,7 +80,7 @@ class HeadProfile:
     @property
     def weight_bytes(self) -> float:
         """What it takes of the memory: its weights, and its copy of those rows (target_parts.py)."""
-        return (self.params + self.output_params) * BITS / 8
+        return (self.params + self.output_params) * self.bits / 8
 
     @property
     def attended_bytes(self) -> float:
@@ -87,12 +95,18 @@ class HeadProfile:
     @property
     def pass_bytes(self) -> float:
         """Read by a pass, whatever it drafts."""
-        return (self.weights.draft + self.weights.place + self.output_params) * BITS / 8
+        return (self.weights.draft + self.weights.place + self.output_params) * self.bits / 8
 
     @property
     def draft_operations(self) -> float:
         """Of one draft, two for each weight; those of attention are not counted, as for a target."""
-        return 2 * (self.weights.draft + self.length * (self.weights.place + self.output_params))
+        places = 1 if self.each_token else self.length
+        return 2 * (self.weights.draft + places * (self.weights.place + self.output_params))
+
+    @property
+    def each_token(self) -> bool:
+        """Whether each token of a draft has a pass of its own."""
+        return FORMS[self.kind].each_token
 
 
 def _attention(target: TargetShape) -> tuple[float, float]:
@@ -121,16 +135,24 @@ def _ctc(head: HeadProfile) -> HeadWeights:
     return HeadWeights(d + keys_values, draft, place, head.length * d)
 
 
+def _trained(name: str, head: HeadProfile) -> HeadWeights:
+    return HeadWeights(0, 0, catalog.load("heads", name).share.typical * head.target.active_params, 0)
+
+
 class HeadForm(NamedTuple):
     """Of a kind of heads, as they are trained where nothing else is said (lab/training/heads/config.py)."""
 
     weights: Callable[[HeadProfile], HeadWeights]
     length: int
     markov: int
+    each_token: bool = False
 
 
 FORMS = {"specformer": HeadForm(_specformer, 5, 128), "ctc": HeadForm(_ctc, 7, 0)}
-KINDS = tuple(FORMS)  # those of `opensled serve --server-drafter` that draft in one pass
+OWN = tuple(FORMS)  # those of `opensled serve --server-drafter` that draft in one pass
+for _each in map(partial(catalog.load, "heads"), catalog.names("heads")):
+    FORMS[_each.id] = HeadForm(partial(_trained, _each.id), len(_each.reach), 0, _each.passes == "each")
+KINDS = tuple(FORMS)
 
 
 @dataclass(frozen=True)
@@ -154,7 +176,7 @@ class HeadCost:
         return self.head.length
 
     def verify_s(self, tokens: float, contexts: float, sessions: float = 0) -> float:
-        """Seconds of the pass that makes a whole draft behind each of `tokens` rows; 0 for none.
+        """Seconds of the pass that makes a whole draft, or a token of it, behind each of `tokens` rows; 0 for none.
 
         `contexts`: positions of these texts, of which it reads the newest ones.
         """
@@ -165,8 +187,12 @@ class HeadCost:
         return work + seen + self.accelerator.step_overhead_ms.typical / 1000
 
     def draft_s(self, tokens: int, sessions: int, contexts: int) -> float:
-        """Seconds in which it drafts `tokens` tokens for each of `sessions`: those of one pass."""
-        return self.verify_s(sessions, contexts) if tokens else 0.0
+        """Seconds in which it drafts `tokens` tokens for each of `sessions`."""
+        return self.passes(tokens) * self.verify_s(sessions, contexts)
+
+    def passes(self, tokens: int) -> int:
+        """Passes for a draft of so many tokens."""
+        return tokens if self.head.each_token else min(1, tokens)
 
     def context_s(self, rows: float) -> float:
         """Seconds for which the target's step over `rows` is longer: it writes their context.
@@ -174,7 +200,7 @@ class HeadCost:
         What launching that costs is in the overhead of the step.
         """
         weights = self.head.weights.row
-        return self._work_s(weights * BITS / 8, rows * 2 * weights) if rows > 0 else 0.0
+        return self._work_s(weights * self.head.bits / 8, rows * 2 * weights) if rows > 0 else 0.0
 
     def _work_s(self, read: float, operations: float) -> float:
         """The roofline: bytes and operations."""

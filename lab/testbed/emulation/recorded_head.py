@@ -1,4 +1,4 @@
-"""A draft head beside the target that proposes what was recorded, in the time of its one pass.
+"""A draft head beside the target that proposes what was recorded, in the time of its passes, mostly one.
 
 What it needs to know of a text the target's own steps have written: it reads nothing first, and has no KV of its own.
 Recordings are of draft models; a head is as often right here as the one that was recorded.
@@ -26,12 +26,14 @@ class RecordedHead(ServerDrafter):
         """`law`: of a server with a head; `spend`: lets seconds of it pass."""
         assert isinstance(law.draft, HeadCost), "a head drafts by the law of a head"
         self._law, self._spend, self._length = law, spend, law.draft.head.length
+        self._passes = law.draft.passes
         self._recorded = RecordedTexts(items)
         self._traces: dict[int, ItemTrace] = {}  # by session
 
     def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
         """See `ServerDrafter`; raises AssertionError for a text that was not recorded."""
-        self._spend(self._law.pass_s([StepPiece(1, ask.length - 1) for ask in asks]))
+        passes = self._passes(max(min(ask.most, self._length) for ask in asks))
+        self._spend(passes * self._law.pass_s([StepPiece(1, ask.length - 1) for ask in asks]))
         return [self._proposal(ask) for ask in asks]
 
     def forget(self, session: int) -> None:

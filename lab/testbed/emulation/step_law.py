@@ -92,6 +92,7 @@ class StepLaw:
         pass_s = self.draft.verify_s(1, 0)
         attend_s = self.draft.verify_s(1, self.context) - pass_s
         if isinstance(self.draft, HeadCost):
-            return DraftingCost(pass_s, attend_s / self.draft.longest, 0.0, max_passes=1)
+            most = self.draft.passes(int(self.draft.longest))
+            return DraftingCost(pass_s, most * attend_s / self.draft.longest, 0.0, max_passes=most)
         read_s = (self.draft.verify_s(READ, 0) - pass_s) / READ
         return DraftingCost(pass_s, read_s + attend_s, read_s)

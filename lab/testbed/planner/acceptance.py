@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, chain, repeat
 from random import Random
 from statistics import fmean
 
-from hw_profiles.speculation import uniform_tokens
+from hw_profiles.speculation import reach
 from lab.testbed.load.slo import SHARE
 from lab.testbed.traces import ItemTrace, Proposal, TraceSet
 from opensled.core.protocol import common_prefix
@@ -33,13 +34,13 @@ class DraftWorth:
         return self.tokens[1] - 1
 
 
-def geometric(rate: float) -> DraftWorth:
-    """Each draft token is accepted with probability `rate` if the one before it was: E = 1 + a + ... + a^k.
-
-    All users are alike.
+def by_place(*rates: float) -> DraftWorth:
+    """Each draft token is accepted with the probability of its place, or the last of them, if the one before it was:
+    E = 1 + a + ... + a^k for a single one. All users are alike.
     """
-    tokens = tuple(uniform_tokens(rate, k) for k in LENGTHS)
-    return DraftWorth(tokens, tuple(map(float, LENGTHS)), tokens, f"{rate:g} at each position")
+    chances = [rates[min(k, len(rates)) - 1] for k in LENGTHS[1:]]
+    tokens = tuple(accumulate(map(float, reach(chances))))
+    return DraftWorth(tokens, tuple(map(float, LENGTHS)), tokens, f"{rates[0]:g} at each position")
 
 
 def of_traces(traces: TraceSet, confidence: float = 0.0) -> DraftWorth:
@@ -94,22 +95,24 @@ def _block(proposal: Proposal, length: int, confidence: float) -> tuple[int, ...
     return proposal.ids[:length]
 
 
-def adapted(traces: TraceSet, rate: float, seed: int = 0) -> TraceSet:
-    """The texts of `traces` with drafts of which each token is right with probability `rate`; the same for a seed.
+def adapted(traces: TraceSet, *rates: float, seed: int = 0) -> TraceSet:
+    """The texts of `traces` with drafts of which each token is right with the probability of its place, or the last of
+    `rates`; the same for a seed.
 
     The draft is sure of all of them, so that no confidence threshold ends a block. Wrong ids are in the vocabulary too:
     a real server takes them.
     """
     draw = Random(seed)
-    items = tuple(replace(item, proposals=_proposals(item, rate, draw)) for item in traces.items)
-    return TraceSet(traces.target, f"made up, {rate:g} right", {"made": rate, **traces.origin}, items)
+    items = tuple(replace(item, proposals=_proposals(item, rates, draw)) for item in traces.items)
+    return TraceSet(traces.target, f"made up, {rates[0]:g} right", {"made": rates[0], **traces.origin}, items)
 
 
-def _proposals(item: ItemTrace, rate: float, draw: Random) -> tuple[Proposal, ...]:
+def _proposals(item: ItemTrace, rates: Sequence[float], draw: Random) -> tuple[Proposal, ...]:
     made = []
     for place, recorded in enumerate(item.proposals):
         text = item.target_ids[place : place + len(recorded.ids)]
-        ids = tuple(token if draw.random() < rate else _other(token) for token in text)
+        chances = chain(rates, repeat(rates[-1]))
+        ids = tuple(token if draw.random() < rate else _other(token) for token, rate in zip(text, chances))
         made.append(Proposal(ids, (1.0,) * len(ids)))
     return tuple(made)
 

@@ -11,6 +11,7 @@ from lab.testbed.config import MODEL, PlanConfig
 from lab.testbed.emulation.draft_head import HeadProfile
 from lab.testbed.planner.answer import Answer, Held, UserRates
 from lab.testbed.planner.asking import fastest
+from lab.testbed.planner.bound import bound_words, published_words
 from lab.testbed.planner.page import assumed, columns, table, wrapped
 from lab.testbed.planner.planning import BITS, source_of
 from lab.testbed.planner.recorded_drafts import traces_of
@@ -117,10 +118,19 @@ def verdict(answer: Answer) -> str:
 
 
 def notes(answer: Answer) -> list[str]:
-    """What else a buyer must know: precision, memory, devices that do not help, drafts that cost speed."""
-    return list(
-        filter(None, (_narrowed(answer), _crowd(answer), _devices(answer), _others(answer), _losses(answer)))
+    """What else a buyer must know: precision, memory, what was published, who drafts best for one, drafts that cost
+    speed."""
+    config, accelerator = answer.config, answer.setting.cost.accelerator
+    found = (
+        _narrowed(answer),
+        published_words(accelerator, config.target, answer.weight_bits),
+        bound_words(config, accelerator.id),
+        _crowd(answer),
+        _devices(answer),
+        _others(answer),
+        _losses(answer),
     )
+    return list(filter(None, found))
 
 
 def _each(rates: UserRates) -> str:

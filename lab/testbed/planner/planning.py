@@ -80,7 +80,8 @@ def cost_at(config: PlanConfig, accelerator: str, bits: float) -> TargetCost:
 
 def source_of(config: PlanConfig) -> RecordedDrafts:
     """The drafts that the plan assumes."""
-    return RecordedDrafts(acceptance=config.acceptance)
+    trained = config.server_drafter if config.server_drafter in catalog.names("heads") else ""
+    return RecordedDrafts(acceptance=config.acceptance or trained)
 
 
 def work_of(config: PlanConfig) -> settings.Work:

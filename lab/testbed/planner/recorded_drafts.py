@@ -4,7 +4,7 @@ from functools import cache
 from typing import NamedTuple
 
 from lab.testbed.planner.acceptance import adapted
-from lab.testbed.planner.task_acceptance import TASKS, rate_of
+from lab.testbed.planner.task_acceptance import TASKS, rates_of
 from lab.testbed.recordings import DEFAULT_PAIR, PAIRS, check_pair, recording
 from lab.testbed.traces import TraceSet, read_traces
 
@@ -13,12 +13,17 @@ class RecordedDrafts(NamedTuple):
     """Drafts recorded with `pair`; with an `acceptance`, made-up ones of which that share is right, on its texts."""
 
     pair: str = DEFAULT_PAIR
-    acceptance: str = ""  # a name of TASKS or a number; "" = as recorded
+    acceptance: str = ""  # a name of TASKS, a trained head or a number; "" = as recorded
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """By place; () for recorded drafts."""
+        return rates_of(self.acceptance) if self.acceptance else ()
 
     @property
     def rate(self) -> float | None:
-        """None for recorded drafts."""
-        return rate_of(self.acceptance) if self.acceptance else None
+        """At the first place; None for recorded drafts."""
+        return self.rates[0] if self.rates else None
 
     @property
     def name(self) -> str:
@@ -31,7 +36,8 @@ class RecordedDrafts(NamedTuple):
         if self.rate is None:
             return f"as recorded with {PAIRS[self.pair].words}"
         task = TASKS.get(self.acceptance)
-        return f"made up, {self.rate:g} of them right" + (f", as on {task.words}" if task else "")
+        rates = ", ".join(f"{rate:.2g}" for rate in self.rates)
+        return f"made up, {rates} of them right" + (f", as on {task.words}" if task else "")
 
 
 DEFAULT = RecordedDrafts()
@@ -42,4 +48,4 @@ def traces_of(source: RecordedDrafts) -> TraceSet:
     """Texts and drafts; raises UsageError for a pair that is not recorded."""
     check_pair(source.pair)
     traces = read_traces(recording(source.pair))
-    return traces if source.rate is None else adapted(traces, source.rate)
+    return adapted(traces, *source.rates) if source.rates else traces

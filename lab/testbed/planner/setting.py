@@ -8,7 +8,7 @@ from hw_profiles import catalog
 from lab.testbed.baselines import BASELINES, C_TH, SERVER_SD
 from lab.testbed.emulation.draft_head import DraftCost
 from lab.testbed.fleet import Fleet, Server
-from lab.testbed.planner.acceptance import DraftWorth, geometric, of_traces
+from lab.testbed.planner.acceptance import DraftWorth, by_place, of_traces
 from lab.testbed.planner.capacity_law import Setting
 from lab.testbed.planner.recorded_drafts import RecordedDrafts, traces_of
 from lab.testbed.traces import TraceSet
@@ -26,9 +26,9 @@ class Work:
     answer: float = inf  # tokens of an answer
 
 
-def assumed(rate: float) -> Work:
-    """Drafts of which a share of `rate` is accepted at each position; nothing is known of their confidence."""
-    return Work(geometric(rate), geometric(rate))
+def assumed(*rates: float) -> Work:
+    """Drafts of which such a share is accepted at each position; nothing is known of their confidence."""
+    return Work(by_place(*rates), by_place(*rates))
 
 
 def recorded(traces: TraceSet) -> Work:
@@ -40,8 +40,8 @@ def recorded(traces: TraceSet) -> Work:
 
 def work_of(source: RecordedDrafts) -> Work:
     """Only what its drafts are worth, for the workload is the user's own; raises UsageError for a pair not recorded."""
-    if source.rate is not None:
-        return assumed(source.rate)
+    if source.rates:
+        return assumed(*source.rates)
     traces = traces_of(source)
     return Work(of_traces(traces), of_traces(traces, C_TH))
 

@@ -9,6 +9,7 @@ accepts 1 - TV: on chat 0.48 instead of 0.65, on code 0.61 instead of 0.76. Gree
 
 from typing import NamedTuple
 
+from hw_profiles import catalog
 from opensled.core.errors import UsageError
 
 MOST = 0.99  # acceptance: all of them right is no draft
@@ -64,10 +65,18 @@ def rate_of(acceptance: str) -> float:
     return rate
 
 
+def rates_of(acceptance: str) -> tuple[float, ...]:
+    """By place, the last one for all after it; of a trained head as its profile says. Raises UsageError."""
+    if acceptance in catalog.names("heads"):
+        rates: tuple[float, ...] = catalog.load("heads", acceptance).rates
+        return rates
+    return (rate_of(acceptance),)
+
+
 def check_acceptance(acceptance: str) -> None:
-    """Raises UsageError for what is neither "" nor known to `rate_of`."""
+    """Raises UsageError for what is neither "" nor known to `rates_of`."""
     if acceptance:
-        rate_of(acceptance)
+        rates_of(acceptance)
 
 
 def told() -> str:
