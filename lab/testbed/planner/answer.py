@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 
@@ -26,7 +25,7 @@ from lab.testbed.planner.planning import (
 )
 from lab.testbed.planner.recorded_drafts import traces_of
 from lab.testbed.planner.token_cost import HOUR_S
-from lab.testbed.planner.ways import AlwaysDrafting, Rates, Simulation
+from lab.testbed.planner.ways import Rates, Simulation
 
 FEW = (1, 4, 16)  # users that are shown where their number is not given
 
@@ -37,7 +36,6 @@ class UserRates:
 
     users: int
     rates: Rates
-    always: Mapping[str, AlwaysDrafting]  # what drafting without a choice would give; {} = not asked
 
     @property
     def best(self) -> str:
@@ -100,7 +98,7 @@ class Answer:
     @property
     def lead(self) -> UserRates:
         """That of the users asked for, as far as they fit; a single one where no number is given."""
-        return next(each for each in self.rates if each.always)
+        return self.rates[-1 if self.config.users else 0]
 
     @property
     def usd_hour(self) -> float:
@@ -140,9 +138,9 @@ def make_answer(config: PlanConfig, machines: Machines) -> Answer:
     machines = machines._replace(number=count)
     if not each:
         return Answer(config, machines, work, setting, (), ())
-    counts = _counts(config.users, count * each)
-    lead = counts[-1 if config.users else 0]
-    rates = tuple(_rates(config, setting, machines, users, users == lead) for users in counts)
+    rates = tuple(
+        _rates(config, setting, machines, users) for users in _counts(config.users, count * each)
+    )
     paces = (config.pace,) if config.pace else PACES
     return Answer(
         config, machines, work, setting, rates, tuple(_held(setting, machines, pace) for pace in paces)
@@ -155,12 +153,11 @@ def _counts(users: int, places: int) -> list[int]:
     return sorted({min(each, places) for each in asked})
 
 
-def _rates(config: PlanConfig, setting: Setting, machines: Machines, users: int, leads: bool) -> UserRates:
-    """`leads`: ask more of these users."""
+def _rates(config: PlanConfig, setting: Setting, machines: Machines, users: int) -> UserRates:
     print(f"simulating {users} user{'s' * (users != 1)}", file=sys.stderr, flush=True)
     fleet, traces = fleet_of(config, machines.accelerator), traces_of(source_of(config))
     simulation = Simulation(fleet, setting, traces, ceil(users / machines.number), config.server_drafter)
-    return UserRates(users, simulation.rates(), simulation.always() if leads else {})
+    return UserRates(users, simulation.rates())
 
 
 def _held(setting: Setting, machines: Machines, pace: float) -> Held:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
-from math import ceil
+from dataclasses import asdict
 from typing import Any
 
 from hw_profiles import catalog
 from lab.testbed.config import MODEL, PlanConfig
 from lab.testbed.emulation.draft_head import HeadProfile
 from lab.testbed.planner.answer import Answer, Held, UserRates
-from lab.testbed.planner.asking import fastest
 from lab.testbed.planner.bound import bound_words, published_words
 from lab.testbed.planner.page import assumed, columns, table, wrapped
 from lab.testbed.planner.planning import BITS, source_of
 from lab.testbed.planner.recorded_drafts import traces_of
 from lab.testbed.planner.setting import recorded
 from lab.testbed.planner.trip import mean_s
-from lab.testbed.planner.ways import ALONE, BESIDE, BOTH, DEVICES, SERVER, WAYS, AlwaysDrafting
+from lab.testbed.planner.ways import ALONE, BESIDE, BOTH, DEVICES, SERVER, WAYS
 
 ROWS = {
     ALONE: "no drafts, the server alone",
@@ -50,7 +48,7 @@ def text(answer: Answer) -> str:
     if not answer.rates:
         return f"{wrapped(_no_room(answer), width)}\n\n{assumed(assumptions(answer))}"
     parts = [*(wrapped(words, width) for words in (verdict(answer), *notes(answer)))]
-    parts += [_rates_table(answer), wrapped(_always(answer.lead), width), _held_table(answer)]
+    parts += [_rates_table(answer), _held_table(answer)]
     return "\n\n".join([*parts, wrapped(_cost(answer), width), assumed(assumptions(answer))])
 
 
@@ -83,7 +81,6 @@ def _rates_json(each: UserRates) -> dict[str, Any]:
         **each.rates,
         "gain": {way: each.gain(way) for way in WAYS},
         "who_drafts": each.best,
-        "always_drafting": {way: asdict(always) for way, always in each.always.items()},
     }
 
 
@@ -126,7 +123,6 @@ def notes(answer: Answer) -> list[str]:
         published_words(accelerator, config.target, answer.weight_bits),
         bound_words(config, accelerator.id),
         _crowd(answer),
-        _devices(answer),
         _others(answer),
         _losses(answer),
     )
@@ -189,24 +185,6 @@ def _crowd(answer: Answer) -> str:
     return f"{held}{fewer}."
 
 
-def _devices(answer: Answer) -> str:
-    """Why they should not draft, where that is so."""
-    lead = answer.lead
-    always = lead.always[DEVICES]
-    if lead.best in (DEVICES, BOTH) or always.tokens_per_s > lead.of(ALONE):
-        return ""
-    reading = replace(answer.setting, prompt=0.0)
-    meanwhile = always.round_s * fastest(reading, "centralized", ceil(lead.users / answer.machines.number))[0]
-    if always.tokens_per_round > LOSS * meanwhile:
-        return "The devices should only read: their drafts make nobody faster."
-    tokens = f"{always.draft_length} token{'s' * (always.draft_length != 1)}"
-    return (
-        f"The devices should only read: a round with a draft of {tokens} by {answer.config.devices} takes "
-        f"{1000 * always.round_s:.0f} ms and brings {always.tokens_per_round:.2f} tokens; the server alone writes "
-        f"{meanwhile:.2f} for each user in that time (derived)."
-    )
-
-
 def _others(answer: Answer) -> str:
     """Where other numbers of users have another answer."""
     lead = answer.lead
@@ -227,18 +205,6 @@ def _losses(answer: Answer) -> str:
         if (gain := each.gain(way)) is not None and gain < LOSS
     ]
     return f"Slower with drafts, in tokens/s of each user: {'; '.join(found)}." if found else ""
-
-
-def _always(lead: UserRates) -> str:
-    def words(way: str, always: AlwaysDrafting) -> str:
-        return f"{always.tokens_per_s:.1f} if {WHO[way]} did ({always.tokens_per_s / lead.of(ALONE):.2f}x)"
-
-    given = " and ".join(words(way, always) for way, always in lead.always.items())
-    many = f"each of {lead.users} users" if lead.users > 1 else "a single user"
-    return (
-        "The server asks for drafts where that should be faster, and else tries them now and then. Drafting all the "
-        f"time would give {many} {given}."
-    )
 
 
 def _cost(answer: Answer) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import cache
 from typing import Any, NamedTuple
 
 from hw_profiles import catalog
@@ -86,7 +87,12 @@ def source_of(config: PlanConfig) -> RecordedDrafts:
 
 def work_of(config: PlanConfig) -> settings.Work:
     """The plan's drafts with recorded questions and answers, those that are simulated as well."""
-    return settings.recorded(traces_of(source_of(config)))
+    return _recorded_work(source_of(config))
+
+
+@cache
+def _recorded_work(source: RecordedDrafts) -> settings.Work:
+    return settings.recorded(traces_of(source))
 
 
 def fleet_of(config: PlanConfig, accelerator: str) -> Fleet:

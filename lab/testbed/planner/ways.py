@@ -57,18 +57,8 @@ class Simulation:
         """Tokens/s of each user; None = no room."""
         return self._rate(_BASELINES[way]) if self._fits(way) else None
 
-    def always(self) -> dict[str, AlwaysDrafting]:
-        """By DEVICES and SERVER, where there is room."""
-        modes = {DEVICES: "sled-continuous", SERVER: SERVER_SD}
-        return {way: self._always(mode) for way, mode in modes.items() if self._fits(way)}
-
     def _fits(self, way: str) -> bool:
         return self.users <= places(self.setting, way)
-
-    def _always(self, mode: str) -> AlwaysDrafting:
-        rate, length = fastest(replace(self.setting, prompt=0.0), mode, self.users)
-        tokens = self.setting.acceptance.tokens[length]
-        return AlwaysDrafting(self._rate(mode, length), length, tokens / rate, tokens)
 
     def _rate(self, name: str, length: int = LONGEST) -> float:
         """Tokens/s of each user; the wait for the first token of an answer counts."""
@@ -81,16 +71,6 @@ class Simulation:
         server = replace(self.fleet.server, draft_wait=draft_wait(self.setting, length))
         fleet = replace(self.fleet, groups=groups, server=server).of_users(self.users)
         return simulate(baseline(fleet), self.traces, load).server.tokens / load.duration / self.users
-
-
-@dataclass(frozen=True)
-class AlwaysDrafting:
-    """Rounds of devices, or of the server, that draft whether it pays or not, with the law's best length."""
-
-    tokens_per_s: float  # of each user, simulated
-    draft_length: int
-    round_s: float  # by the law, as the next one
-    tokens_per_round: float
 
 
 def places(setting: Setting, way: str) -> int:
