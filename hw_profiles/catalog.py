@@ -56,9 +56,9 @@ def find(kind: str, typed: str) -> str:
     known = names(kind)
     if not typed or typed in known or user_path(typed).is_file():
         return typed
-    word = _bare(typed)
-    ids = {_bare(name): name for name in known}
-    exact = ids.get(word) or {_bare(also): name for name in known for also in load(kind, name).also}.get(word)
+    word = bare(typed)
+    ids = {bare(name): name for name in known}
+    exact = ids.get(word) or {bare(also): name for name in known for also in load(kind, name).also}.get(word)
     if exact:
         return exact
     fitting = [name for name in known if word in _words(kind, name)]
@@ -68,7 +68,7 @@ def find(kind: str, typed: str) -> str:
         raise NotFound(f"there is no file {typed}", "profile")
     near = nearest(word, ids)
     parts = set(typed.lower().replace("-", " ").split())
-    alike = [name for name in known if (word and word in _bare(name)) or parts & set(name.split("-"))]
+    alike = [name for name in known if (word and word in bare(name)) or parts & set(name.split("-"))]
     meant = fitting or ([ids[near]] if near else alike)
     hint = (
         f"did you mean {' or '.join(meant)}?" if meant else f"choose from {', '.join(known)}, or give a file"
@@ -76,7 +76,7 @@ def find(kind: str, typed: str) -> str:
     raise NotFound(f"no profile {typed!r} among {kind}; {hint}", "profile")
 
 
-def _bare(text: str) -> str:
+def bare(text: str) -> str:
     """Letters and digits alone, in lower case."""
     return "".join(filter(str.isalnum, text.lower()))
 
@@ -85,7 +85,7 @@ def _words(kind: str, name: str) -> set[str]:
     """What `find` looks in: words of the id and the name of a profile that stand behind each other, joined."""
     texts = [re.findall(r"[a-z0-9]+(?:\.[a-z0-9]+)*", text.lower()) for text in (name, load(kind, name).name)]
     return {
-        _bare("".join(words[start:end]))
+        bare("".join(words[start:end]))
         for words in texts
         for start in range(len(words))
         for end in range(start + 1, len(words) + 1)
@@ -95,7 +95,7 @@ def _words(kind: str, name: str) -> set[str]:
 def taken_as(kind: str, typed: str) -> str:
     """What to tell of a name that `find` took for a profile of another one; "" = it is the profile's own."""
     found = find(kind, typed)
-    if found == typed or _bare(found) == _bare(typed):
+    if found == typed or bare(found) == bare(typed):
         return ""
     return f"{typed} taken as {found} ({load(kind, found).name})"
 

@@ -93,7 +93,9 @@ def summary(profile: Any) -> str:
 
 def facts(profile: Any, width: int) -> list[str]:
     """Every field with its range and unit, and below it its source, wrapped to `width` columns."""
-    known = [line for each in fields(profile) for line in _fact(each.name, getattr(profile, each.name), width)]
+    known = [
+        line for each in fields(profile) for line in _fact(each.name, getattr(profile, each.name), width)
+    ]
     return known + (list(_published(profile, width)) if isinstance(profile, AcceleratorProfile) else [])
 
 

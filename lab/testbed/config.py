@@ -44,6 +44,13 @@ class DemoConfig:
 class PlanConfig:
     """Devices, their link, a target, a pace for the users, and prices."""
 
+    hardware: str = option(
+        "",
+        "the machines in words, for example 'a DGX Spark and three MacBooks'",
+        positional=True,
+        optional=True,
+        metavar="WORDS",
+    )
     devices: str = option(
         "orin-nano-super",
         "kind of the devices: a profile (opensled profile list) or a common name, for example pi",

@@ -17,6 +17,7 @@ from hw_profiles.step_cost import TargetCost
 from lab.testbed.emulation.draft_head import (
     FORMS,
     KINDS,
+    OWN,
     TAPS,
     VOCABULARY,
     WINDOW,
@@ -41,7 +42,7 @@ A100 = catalog.accelerator("a100-80")
 # Modules that make the context, in the target's own step
 OF_ROWS = {"specformer": ("tap_norms", "down", "context_norm", "context"), "ctc": ("context_norm", "context")}
 
-every_kind = pytest.mark.parametrize("kind", KINDS)
+every_kind = pytest.mark.parametrize("kind", OWN)
 every_size = pytest.mark.parametrize("target", [TINY, SMOLLM2], ids=lambda target: target.id)
 
 
@@ -111,11 +112,11 @@ def test_its_operations_are_those_of_the_module(kind: str, target: TargetShape) 
 
 
 def test_what_is_taken_for_granted_of_heads_is_so() -> None:
-    for kind, form in FORMS.items():
-        assert (form.length, form.markov) == training.FORMS[kind][1:]
+    for kind in OWN:
+        assert (FORMS[kind].length, FORMS[kind].markov) == training.FORMS[kind][1:]
     assert training.TrainHeadConfig().vocabulary == VOCABULARY
     assert head_context.WINDOW == WINDOW and len(default_taps(30)) == TAPS
-    assert set(HEADS.names()) & set(SERVER_DRAFTERS.names()) == set(KINDS)
+    assert set(HEADS.names()) & set(SERVER_DRAFTERS.names()) == set(OWN)
 
 
 @pytest.mark.parametrize("name", catalog.names("targets"))
@@ -124,9 +125,17 @@ def test_packaged_targets_say_what_heads_are_built_by(name: str) -> None:
     shape = catalog.target(name)
     heads = 2 * (shape.heads + shape.kv_heads) * shape.head_dim
     layer = shape.hidden_size * (heads + 3 * shape.inner_size)
-    if not shape.experts:
+    if not shape.experts and not shape.kv_layers:
         assert 45_000 < (shape.params - shape.layers * layer) / shape.hidden_size < 320_000
     assert all(HeadProfile.usual(kind, shape).params < 0.1 * shape.params for kind in KINDS)
+
+
+def test_a_head_that_others_trained_reads_its_share_for_each_token_or_for_a_block() -> None:
+    target = catalog.target("dense-27b").at(4.5)
+    mtp, block = (HeadCost(A100, HeadProfile.usual(kind, target)) for kind in ("mtp", "dflash2"))
+    assert mtp.draft_s(3, 1, 0) == pytest.approx(3 * (0.06 * target.weight_bytes / 1631e9 + 0.003), rel=1e-3)
+    assert block.draft_s(7, 1, 0) == block.draft_s(1, 1, 0) == block.verify_s(1, 0)
+    assert mtp.longest == 6 and mtp.context_s(8) == 0
 
 
 def test_a_target_that_does_not_say_its_sizes_has_no_head() -> None:

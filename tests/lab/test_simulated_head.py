@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lab.testbed.baselines import BASELINES, DRAFT_BESIDE, OF_HEADS, OPENSLED, SERVER_SD, USUAL
-from lab.testbed.emulation.draft_head import KINDS, HeadCost, HeadProfile
+from lab.testbed.emulation.draft_head import KINDS, OWN, HeadCost, HeadProfile
 from lab.testbed.emulation.emulated_accelerator import VARIABLE, environment
 from lab.testbed.emulation.recorded_drafter import load
 from lab.testbed.emulation.recorded_head import RecordedHead
@@ -37,7 +37,7 @@ from verify_server.round.drafter import Ask
 SHORT = Load(warmup=2.0, duration=10.0)
 HUB = Server(accelerator="agx-orin", target="dense-8b", weight_bits=8, context=512)
 
-every_kind = pytest.mark.parametrize("kind", KINDS)
+every_kind = pytest.mark.parametrize("kind", OWN)
 
 
 def fleet(name: str, length: int = 4, users: int = 4) -> Fleet:

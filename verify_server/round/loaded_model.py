@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from hw_profiles.step_cost import Roofline, StepCost
+from hw_profiles.seed import seed_cost
+from hw_profiles.step_cost import StepCost
 from opensled.core.messages import CallForm, ChatMessage, Tool
 from opensled.models.store import is_name, model_path
 from verify_server.engine.base import EngineInfo, TargetEngine
@@ -94,7 +95,7 @@ class ServedModel(LoadedModel):
 
     def cost(self) -> StepCost:
         """See `LoadedModel`."""
-        return self.stated_cost or measure(self.engine, Roofline())
+        return self.stated_cost or measure(self.engine, seed_cost())
 
     def target(self, config: ServeConfig, drafting: DraftStage | None, prefix_key: bytes = b"") -> Target:
         """See `LoadedModel`."""

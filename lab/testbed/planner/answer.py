@@ -138,9 +138,7 @@ def make_answer(config: PlanConfig, machines: Machines) -> Answer:
     machines = machines._replace(number=count)
     if not each:
         return Answer(config, machines, work, setting, (), ())
-    rates = tuple(
-        _rates(config, setting, machines, users) for users in _counts(config.users, count * each)
-    )
+    rates = tuple(_rates(config, setting, machines, users) for users in _counts(config.users, count * each))
     paces = (config.pace,) if config.pace else PACES
     return Answer(
         config, machines, work, setting, rates, tuple(_held(setting, machines, pace) for pace in paces)

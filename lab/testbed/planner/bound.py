@@ -92,7 +92,8 @@ def published_words(profile: AcceleratorProfile, target: str, bits: float) -> st
     sure = [
         name
         for name, speed in known.items()
-        if not speed.source.startswith("weak") and abs(predicted(profile, name) / speed.typical - 1) <= TRUSTED
+        if not speed.source.startswith("weak")
+        and abs(predicted(profile, name) / speed.typical - 1) <= TRUSTED
     ]
     if not known:
         return f"Weak: no speed of {target} at about {bits:g} bits was published of {profile.id}."

@@ -20,6 +20,7 @@ from lab.testbed.planner.planning import (
     Machines,
     beside,
     fleet_of,
+    from_words,
     machines_of,
     named,
     prices_of,
@@ -52,6 +53,7 @@ OF_HIERARCHY = (
 
 def plan(config: PlanConfig) -> int:
     """Print the plan; exit code 0 also where no user can be served."""
+    config = from_words(config)
     _check(config)
     taken, config = taken_as(config), named(config)
     machines = machines_of(config.accelerator) if config.accelerator else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from lab.testbed.planner.recorded_drafts import RecordedDrafts, traces_of
 from lab.testbed.planner.token_cost import PlanPrices
 from lab.testbed.planner.tradeoff import TradeOff, trade_off
 from lab.testbed.planner.trip import mean_s
+from opensled.core.errors import NotFound
 
 WORTH_IT = 1.05  # a gain below this is not worth a fleet that drafts
 MIN_WAIT = Server().draft_wait  # seconds; the server's default
@@ -31,6 +33,8 @@ PROFILES = {
     "hub": "accelerators",
     "hub_model": "targets",
 }
+NUMBERS = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10}
+_COUNTED = re.compile(rf"(an?|my|the|\d+|{'|'.join(NUMBERS)})\s*x?\s+(\S.*)", re.IGNORECASE)
 _SEVERAL = re.compile(r"(\d+)\s*x\s*(\S.*)", re.IGNORECASE)
 
 
@@ -46,6 +50,29 @@ def machines_of(typed: str) -> Machines:
     several = _SEVERAL.fullmatch(typed.strip())
     count, name = (int(several[1]), several[2]) if several else (0, typed)
     return Machines(catalog.find("accelerators", name), count)
+
+
+def from_words(config: PlanConfig) -> PlanConfig:
+    """With what its `hardware` names: a hub, and devices with their number; raises NotFound for another thing."""
+    for part in filter(None, re.split(r"\s*,\s*|\s+(?:and|\+)\s+", config.hardware.strip())):
+        said = _COUNTED.fullmatch(part)
+        word, name = (said[1].lower(), said[2]) if said else ("", part)
+        count = int(word) if word.isdigit() else NUMBERS.get(word, 1)
+        device = config.accelerator and _known("devices", name)
+        if device:
+            config = replace(config, devices=device, users=config.users or count)
+        else:
+            machine = _known("accelerators", name) or catalog.find("accelerators", name)
+            config = replace(config, accelerator=f"{count}x{machine}" if count > 1 else machine)
+    return config
+
+
+def _known(kind: str, name: str) -> str:
+    """The name without its plural, if a profile has it; else ""."""
+    for typed in (name, name.removesuffix("s")):
+        with suppress(NotFound):
+            return typed if catalog.find(kind, typed) else ""
+    return ""
 
 
 def named(config: PlanConfig) -> PlanConfig:

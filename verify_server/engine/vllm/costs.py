@@ -7,7 +7,8 @@ import time
 from typing import TYPE_CHECKING
 
 from hw_profiles.learned import CostModel
-from hw_profiles.step_cost import Roofline, StepCost
+from hw_profiles.seed import seed_cost
+from hw_profiles.step_cost import StepCost
 from opensled.core.messages import DraftToken, SamplingParams
 from opensled.core.protocol import EndRules
 from verify_server.engine.costs import MEASURE_S, MEASURED
@@ -22,7 +23,8 @@ log = logging.getLogger(__name__)
 
 def measure(core: VllmCore) -> StepCost:
     """The cost as some steps show it; what they do not show is guessed."""
-    model, began = CostModel(Roofline()), time.perf_counter()
+    seed, began = seed_cost(), time.perf_counter()
+    model = CostModel(seed)
     try:
         for turn, (sessions, tokens, _) in enumerate((MEASURED[0], *MEASURED * 2)):
             if turn > 1 and time.perf_counter() - began > MEASURE_S:
@@ -32,7 +34,7 @@ def measure(core: VllmCore) -> StepCost:
                 model.observe(sessions * tokens, sessions * (tokens + 1), sessions, seconds)
     except Exception:
         log.exception("vLLM's steps could not be measured; their cost is guessed until sessions show it")
-        return Roofline()
+        return seed
     return model.cost
 
 
