@@ -195,7 +195,7 @@ def test_losses_are_named_and_devices_that_are_too_slow_explained() -> None:
     found = asked(PlanConfig(accelerator="4090", devices="pi", users=1))
     out = " ".join(text(found).split())
     assert (
-        "One user, by the law: 43 tokens/s without drafts, " in out
+        "One user, by the law: 43.3 tokens/s without drafts, " in out
         and "draft on the devices (at most " in out
     )
     assert "Weak: no speed of dense-8b at about 16 bits was published of rtx-4090." in out
