@@ -12,7 +12,15 @@ from lab.testbed.planner.comparison import Comparison, compare
 from opensled.models.model_pairs import PAIRS
 
 PAGE = (Path(__file__).parents[2] / "docs/choosing.md").read_text("utf-8")
-TARGETS = ("dense-8b", "dense-14b", "dense-32b", "moe-30b-a3b", "dense-70b", "dense-27b", "moe-120b-a5b")  # columns
+TARGETS = (
+    "dense-8b",
+    "dense-14b",
+    "dense-32b",
+    "moe-30b-a3b",
+    "dense-70b",
+    "dense-27b",
+    "moe-120b-a5b",
+)  # columns
 HUBS = ("agx-orin", "strix-halo", "agx-thor")
 SERVER = "the server, a 0.5B draft beside the target"
 
@@ -47,7 +55,9 @@ def test_each_accelerator_holds_as_many_users_as_the_plan_says(target: str) -> N
     assert told == expected
 
 
-@pytest.mark.parametrize(("hub", "column", "target"), [("dgx-spark", 3, "dense-70b"), ("mac-m2-ultra", 1, "dense-27b")])
+@pytest.mark.parametrize(
+    ("hub", "column", "target"), [("dgx-spark", 3, "dense-70b"), ("mac-m2-ultra", 1, "dense-27b")]
+)
 def test_one_user_gets_what_the_plan_says(hub: str, column: int, target: str) -> None:
     rates = lone_rates(settings_of(asked(target, "laptop-cpu"), hub))
     told = " / ".join(f"{rates[way]:.3g}" for way in ("alone", "server", "devices", "head"))
