@@ -19,9 +19,6 @@ from hw_profiles.profiles import (
 from hw_profiles.step_cost import TargetCost
 from hw_profiles.sysfs import BoardState
 
-WEIGHT_BITS = 4  # of the drafts that people run
-
-
 # field -> what it is called, and its unit
 WORDS = {
     "cores": ("cores", ""),
@@ -118,7 +115,7 @@ def _published(profile: AcceleratorProfile, width: int) -> Iterator[str]:
 def contradictions(profile: Any) -> list[str]:
     """Values of a profile that cannot all be right, a pair in each line."""
     speeds = {
-        size: (catalog.target(f"draft-{size}").at(WEIGHT_BITS), draft.decode_per_s.typical)
+        size: (catalog.target(f"draft-{size}").at(4), draft.decode_per_s.typical)
         for size, draft in getattr(profile, "drafts", {}).items()
         if f"draft-{size}" in catalog.names("targets")
     }

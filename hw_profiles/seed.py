@@ -4,8 +4,6 @@ from hw_profiles import catalog
 from hw_profiles.detect import detect
 from hw_profiles.step_cost import ROOFLINE, StepCost, TargetCost
 
-TELLING = 8  # letters of a name that says which machine it is, such as epyc9655
-
 
 def seed_cost() -> StepCost:
     """That of an 8B target on the machine as its profile has it, in whose shape over rows a server's own steps are
@@ -14,7 +12,9 @@ def seed_cost() -> StepCost:
     told = catalog.bare(f"{board.name} {board.processor}")
     for name in catalog.names("accelerators"):
         profile = catalog.accelerator(name)
-        known = [word for word in map(catalog.bare, (name, *profile.also)) if len(word) >= TELLING]
+        known = [
+            word for word in map(catalog.bare, (name, *profile.also)) if len(word) >= 8
+        ]  # such as epyc9655
         if name == board.profile or any(word in told for word in known):
             return TargetCost(profile, catalog.target("dense-8b").at(8))
     return ROOFLINE

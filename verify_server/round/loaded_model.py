@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from hw_profiles.seed import seed_cost
 from hw_profiles.step_cost import StepCost
 from opensled.core.messages import CallForm, ChatMessage, Tool
 from opensled.models.store import is_name, model_path
@@ -64,8 +63,8 @@ class LoadedModel(ABC):
         """The acceptance rules that `config` names, ready to decide. Raises UsageError."""
 
     @abstractmethod
-    def cost(self) -> StepCost:
-        """The cost of its steps, measured before there are sessions, or stated by the model."""
+    def cost(self, seed: StepCost) -> StepCost:
+        """The cost of its steps, measured before there are sessions, `seed` as far as none show it; or stated."""
 
     @abstractmethod
     def target(self, config: ServeConfig, drafting: DraftStage | None, prefix_key: bytes = b"") -> Target:
@@ -93,9 +92,9 @@ class ServedModel(LoadedModel):
         found.load(config.model, config.pivots, self.engine, self.text.fingerprint)
         return found
 
-    def cost(self) -> StepCost:
+    def cost(self, seed: StepCost) -> StepCost:
         """See `LoadedModel`."""
-        return self.stated_cost or measure(self.engine, seed_cost())
+        return self.stated_cost or measure(self.engine, seed)
 
     def target(self, config: ServeConfig, drafting: DraftStage | None, prefix_key: bytes = b"") -> Target:
         """See `LoadedModel`."""

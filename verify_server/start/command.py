@@ -21,6 +21,7 @@ from adapt.kept.command import keeper_of, require_keepable
 from home import discovery
 from home.desk.command import with_home
 from home.desk.upkeep import home_kept
+from hw_profiles.seed import seed_cost
 from hw_profiles.step_cost import HardwareProfile
 from opensled.core.errors import UsageError
 from opensled.core.messages import GUIDE, PENALTIES, ModelInfo
@@ -196,7 +197,7 @@ def make_loop(config: ServeConfig, target: LoadedModel, prefix_key: bytes = b"")
     `BlockTarget`."""
     options = PolicyOptions(config.draft_wait, config.batch, config.server_draft)
     policy = make_policy(config.policy, options)
-    drafting, cost = drafting_of(config, target), target.cost()
+    drafting, cost = drafting_of(config, target), target.cost(seed_cost())
     profile = HardwareProfile(config.max_step_tokens, cost, drafting.first_cost(cost) if drafting else None)
     steps = target.target(config, drafting, prefix_key)
     return VerifyLoop(StepMachine(steps, policy, profile), time.monotonic)

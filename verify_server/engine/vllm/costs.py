@@ -7,7 +7,6 @@ import time
 from typing import TYPE_CHECKING
 
 from hw_profiles.learned import CostModel
-from hw_profiles.seed import seed_cost
 from hw_profiles.step_cost import StepCost
 from opensled.core.messages import DraftToken, SamplingParams
 from opensled.core.protocol import EndRules
@@ -21,10 +20,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def measure(core: VllmCore) -> StepCost:
-    """The cost as some steps show it; what they do not show is guessed."""
-    seed, began = seed_cost(), time.perf_counter()
-    model = CostModel(seed)
+def measure(core: VllmCore, seed: StepCost) -> StepCost:
+    """The cost as some steps show it; the `seed` for what they do not show."""
+    model, began = CostModel(seed), time.perf_counter()
     try:
         for turn, (sessions, tokens, _) in enumerate((MEASURED[0], *MEASURED * 2)):
             if turn > 1 and time.perf_counter() - began > MEASURE_S:

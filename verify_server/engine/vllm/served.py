@@ -49,9 +49,9 @@ class VllmModel(LoadedModel):
         """See `LoadedModel`."""
         return ServedRules(RULE)
 
-    def cost(self) -> StepCost:
+    def cost(self, seed: StepCost) -> StepCost:
         """See `LoadedModel`."""
-        return costs.measure(self.core)
+        return costs.measure(self.core, seed)
 
     def target(self, config: ServeConfig, drafting: DraftStage | None, prefix_key: bytes = b"") -> VllmTarget:
         """See `LoadedModel`; vLLM has keys of its own."""
