@@ -31,11 +31,6 @@ def reach(chances: Sequence[float]) -> Numbers:
     return np.fromiter(accumulate((1.0, *chances), mul), np.float64)
 
 
-def uniform_tokens(acceptance: float, length: int) -> float:
-    """E(k) for drafts of `length` tokens that each stand with the chance `acceptance`."""
-    return sum(acceptance**index for index in range(length + 1))
-
-
 def accepted_tokens(first: Any, later: Any, length: Any) -> Any:
     """Mean accepted tokens of a draft: first * (1 - later^k) / (1 - later). Numbers, or arrays that broadcast."""
     return first * np.where(later < 1, (1 - later**length) / np.maximum(1 - later, 1e-9), length)

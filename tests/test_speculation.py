@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from hw_profiles.fading import FadingRatio, faded_rate, remaining_share
-from hw_profiles.speculation import accepted_tokens, reach, uniform_tokens
+from hw_profiles.speculation import accepted_tokens, reach
 
 FIRST = np.array([0.4, 0.65, 0.9, 0.7, 0.5])
 LATER = np.array([0.3, 0.75, 0.95, 1.0, 0.0])
@@ -23,9 +23,7 @@ LATER = np.array([0.3, 0.75, 0.95, 1.0, 0.0])
 def test_the_tokens_of_a_round_are_the_geometric_sum_of_the_paper(acceptance: float) -> None:
     for length in range(12):
         expected = (1 - acceptance ** (length + 1)) / (1 - acceptance)
-        assert uniform_tokens(acceptance, length) == pytest.approx(expected)
         assert 1 + reach([acceptance] * length)[1:].sum() == pytest.approx(expected)
-    assert uniform_tokens(1.0, 7) == 8
 
 
 @pytest.mark.parametrize("length", [0, 1, 2, 5, 8])

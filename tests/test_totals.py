@@ -20,7 +20,7 @@ CEILINGS = {
     "kernel: imports of the shell": 64,
     "public classes": 747,
     "public names defined twice": 84,
-    "value classes made at one place": 140,
+    "value classes made at one place": 139,
     "numeric constants of the product's modules": 713,
 }
 SLACK = {PRODUCT: 100, LAB: 100, TESTS: 100, "kernel: lines": 100}  # a fall below it must lower the ceiling

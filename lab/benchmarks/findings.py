@@ -9,7 +9,6 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from hw_profiles.speculation import uniform_tokens
 from lab.benchmarks.agreement import HEAD as ERRORS_HEAD
 from lab.benchmarks.agreement import errors
 from lab.benchmarks.cell_figures import Cell
@@ -18,6 +17,7 @@ from lab.benchmarks.grid_view import claims, law_errors, ratios, reading
 from lab.benchmarks.law_table import HEAD as LAW_HEAD
 from lab.benchmarks.law_table import law_rows
 from lab.benchmarks.program import FOLDER, exit_code, parser_of, table
+from lab.testbed.planner.acceptance import by_place
 from lab.testbed.planner.task_acceptance import TASKS
 from lab.testbed.recordings import DEFAULT_PAIR
 from opensled.core.errors import UsageError
@@ -81,7 +81,7 @@ def _head(grids: Sequence[Grid]) -> str:
 def task_rows() -> list[tuple[str, ...]]:
     """Acceptance by task, under TASK_HEAD."""
     return [
-        (f"`{name}`", f"{task.rate:.2f}", f"{uniform_tokens(task.rate, 4):.2f}", task.words, task.source)
+        (f"`{name}`", f"{task.rate:.2f}", f"{by_place(task.rate).tokens[4]:.2f}", task.words, task.source)
         for name, task in sorted(TASKS.items(), key=lambda each: each[1].rate)
     ]
 

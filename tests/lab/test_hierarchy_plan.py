@@ -14,7 +14,7 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from hw_profiles.speculation import uniform_tokens
+from hw_profiles.speculation import reach
 from lab.testbed.planner.hierarchy import Candidate, Chain, Hierarchy, Hop, Spec, chain_of
 from lab.testbed.planner.hierarchy_blocks import Agreement, Dependence, blocks
 from lab.testbed.planner.hierarchy_rounds import Ahead, Rounds
@@ -122,8 +122,8 @@ def test_one_draft_without_look_ahead_is_plain_speculative_decoding(rate: float)
     for length in range(1, 17):
         seconds = length * draft.step_s(1) + 0.03 + target.step_s(length + 1)
         found = with_length(hierarchy, length)
-        assert found.rate == pytest.approx(uniform_tokens(rate, length) / seconds)
-        assert found.positions == pytest.approx((length + 1) / uniform_tokens(rate, length))
+        assert found.rate == pytest.approx(sum(reach((rate,) * length)) / seconds)
+        assert found.positions == pytest.approx((length + 1) / sum(reach((rate,) * length)))
 
 
 @pytest.mark.parametrize("rate", [0.2, 0.6, 0.9])
@@ -137,7 +137,7 @@ def test_one_draft_with_look_ahead_is_the_law_of_a_device(rate: float, rtt_s: fl
     for length in range(1, 17):
         drafting, verdict = length * draft.step_s(1), rtt_s + target.step_s(length + 1)
         hidden = rate ** (length + 1) * min(drafting, verdict)
-        rates.append(uniform_tokens(rate, length) / (drafting + verdict - hidden))
+        rates.append(sum(reach((rate,) * length)) / (drafting + verdict - hidden))
         found, in_time = with_length(hierarchy, length), (length + 1) * draft.step_s(1)
         if in_time <= rtt_s + target.step_s(length + 1):
             assert found.rate == pytest.approx(rates[length])
