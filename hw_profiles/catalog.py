@@ -7,6 +7,7 @@ packaged ones of the same id. A path to any other file works as well.
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
@@ -167,16 +168,13 @@ def _read(hint: Any, value: Any, key: str) -> Any:
     return hint(value)
 
 
-def _strings(value: Any, key: str) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise UsageError(f"{key}: a list of names is needed")
+def _list(value: Any, key: str, of: Any = str) -> tuple[Any, ...]:
+    if not isinstance(value, list) or not all(isinstance(each, of) for each in value):
+        raise UsageError(f"{key}: a list of {'names' if of is str else 'numbers'} is needed")
     return tuple(value)
 
 
-def _numbers(value: Any, key: str) -> tuple[float, ...]:
-    if not isinstance(value, list) or not all(isinstance(each, int | float) for each in value):
-        raise UsageError(f"{key}: a list of numbers is needed")
-    return tuple(map(float, value))
+_numbers = partial(_list, of=(int, float))
 
 
 def _rows(table: Any, key: str) -> dict[str, tuple[Curve, str]]:
@@ -228,7 +226,7 @@ _READERS: dict[Any, Callable[[Any, str], Any]] = {
     Quantity | None: Quantity.of,
     Mapping[str, Quantity]: _quantities,
     Mapping[str, tuple[Curve, str]]: _rows,
-    tuple[str, ...]: _strings,
+    tuple[str, ...]: _list,
     tuple[float, ...]: _numbers,
     Mapping[str, DraftSpeed]: _drafts,
     Mapping[str, MeasuredDraft]: _table_reader(MeasuredDraft),

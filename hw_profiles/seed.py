@@ -12,9 +12,7 @@ def seed_cost() -> StepCost:
     told = catalog.bare(f"{board.name} {board.processor}")
     for name in catalog.names("accelerators"):
         profile = catalog.accelerator(name)
-        known = [
-            word for word in map(catalog.bare, (name, *profile.also)) if len(word) >= 8
-        ]  # such as epyc9655
-        if name == board.profile or any(word in told for word in known):
+        words = map(catalog.bare, (name, *profile.also))  # long ones tell, such as epyc9655
+        if name == board.profile or any(len(word) > 7 and word in told for word in words):
             return TargetCost(profile, catalog.target("dense-8b").at(8))
     return ROOFLINE
