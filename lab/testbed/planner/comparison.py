@@ -19,7 +19,7 @@ from lab.testbed.planner.page import assumed, columns, table, wrapped
 from lab.testbed.planner.planning import bits_of, setting_of, source_of, usd_hour, work_of
 from lab.testbed.planner.token_cost import HOUR_S
 
-HEAD = ("on", "bits", "alone", "devices", "server", "both", "head", "draft by", "limited by")
+HEAD = ("on", "bits", "alone", "devices", "server", "both", "draft by", "limited by")
 PRICES = ("$ an hour", "$ per 1M")
 FOR_USERS = ("needed", "$ an hour")
 
@@ -137,7 +137,7 @@ def _table(found: Comparison) -> str:
 
 
 def _cells(row: Row) -> Sequence[str]:
-    users = [str(row.users.get(way, "-")) for way in (*ways.WAYS, HEAD_WAY)]
+    users = [str(row.users.get(way, "-")) for way in ways.WAYS]
     who = "nobody" if row.best == ways.ALONE else row.best
     return (row.accelerator, f"{row.weight_bits:g}", *users, who, LIMITS[row.binds])
 
