@@ -121,7 +121,7 @@ def notes(answer: Answer) -> list[str]:
     found = (
         _narrowed(answer),
         published_words(accelerator, config.target, answer.weight_bits),
-        bound_words(config, accelerator.id),
+        bound_words(config, answer.machines.accelerator),
         _crowd(answer),
         _others(answer),
         _losses(answer),
