@@ -1,0 +1,203 @@
+"""vLLM's worker, which decides the rows of devices' sessions with shared noise; all others are vLLM's own sampler's.
+
+A session's rows need nothing but what vLLM carries anyway: its request's `extra_args`, and the draft of the step. Where
+several processes compute a model together, each of them has all logits and decides the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from vllm.logger import init_logger
+from vllm.platforms import current_platform
+from vllm.v1.outputs import LogprobsTensors, SamplerOutput
+from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
+
+from opensled.core.messages import DraftToken
+from opensled.core.penalties import TokenCounts
+from verify_server.engine.torch.torch_scores import TorchScores
+from verify_server.rules.base import AcceptanceResult, DraftCheck, decided_ids
+from verify_server.rules.decide import Question, decide
+from verify_server.rules.match import Match
+from vllm_plugin.messages import Terms, terms_of
+
+if current_platform.is_cpu():
+    from vllm.v1.worker.cpu_worker import CPUWorker as Worker
+else:
+    from vllm.v1.worker.gpu_worker import Worker
+
+logger = init_logger("vllm.opensled")
+
+NO_TOKEN = -1  # vLLM leaves it out
+VERIFIES = object()  # in place of a `speculative_config`
+RULE = Match()
+
+
+@dataclass
+class _Session:
+    """A device's session, as far as this worker has decided it."""
+
+    terms: Terms
+    counts: TokenCounts | None  # of the answer, where it has penalties
+    counted: int  # tokens of the text, prompt included, that are counted
+    key: bytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.key = bytes.fromhex(self.terms.key)
+
+
+class DeviceWorker(Worker):
+    """`Worker` that samples devices' rows with shared noise."""
+
+    def init_device(self) -> None:
+        """See `Worker`."""
+        super().init_device()
+        runner = self.model_runner
+        self._sessions: dict[str, _Session] = {}
+        self._plain, runner._sample = runner._sample, self._sample
+        self._lay_out, runner._prepare_inputs = runner._prepare_inputs, self._prepare_inputs
+        self._keep, runner._bookkeeping_sync = runner._bookkeeping_sync, self._bookkeeping_sync
+
+    def _prepare_inputs(self, scheduler_output: Any, *args: Any) -> Any:
+        """The runner lays out a row for each draft token only where it has a `speculative_config`, and only here: in
+        other places it would look for a drafter."""
+        runner = self.model_runner
+        for id in scheduler_output.finished_req_ids:
+            self._sessions.pop(id, None)
+        if runner.speculative_config is not None or not scheduler_output.scheduled_spec_decode_tokens:
+            return self._lay_out(scheduler_output, *args)
+        runner.speculative_config = VERIFIES
+        try:
+            return self._lay_out(scheduler_output, *args)
+        finally:
+            runner.speculative_config = None
+
+    def _bookkeeping_sync(self, scheduler_output: Any, sampler_output: Any, *args: Any) -> Any:
+        """The asynchronous runner wants the newest tokens in one column. A user's is in column 0; a session's is not
+        read, for it sits the next step out."""
+        runner, tokens = self.model_runner, sampler_output.sampled_token_ids
+        if runner.use_async_scheduling and tokens.shape[-1] > 1 and runner.speculative_config is None:
+            runner.input_batch.prev_sampled_token_ids = tokens[:, :1].contiguous()
+        return self._keep(scheduler_output, sampler_output, *args)
+
+    # -- sampling -----------------------------------------------------------------------------------------
+
+    def _sample(self, logits: torch.Tensor, metadata: SpecDecodeMetadata | None) -> SamplerOutput:
+        """Sample all requests, in the order of the batch: each has one row more than draft tokens."""
+        batch = self.model_runner.input_batch
+        places = [place for place, id in enumerate(batch.req_ids) if self._session_of(id) is not None]
+        if not places and metadata is None:
+            return self._plain(logits, metadata)
+        drafted = [0] * len(batch.req_ids) if metadata is None else list(metadata.num_draft_tokens)
+        rows = [0]
+        for count in drafted:
+            rows.append(rows[-1] + count + 1)
+        decided = self._decide(logits, metadata, places, drafted, rows)  # first: vLLM's sampler may change logits
+        batch.update_async_output_token_ids()
+        newest = logits if metadata is None else logits[torch.tensor(rows[:-1], device=logits.device)]
+        output = self.model_runner.sampler(logits=newest, sampling_metadata=batch.sampling_metadata)
+        return self._widen(output, decided, places, rows, logits) if places else output
+
+    def _session_of(self, id: str) -> _Session | None:
+        found = self._sessions.get(id)
+        if found is None and (terms := terms_of(self.model_runner.requests[id].sampling_params)) is not None:
+            counts = TokenCounts() if terms.params.penalizes else None
+            found = self._sessions[id] = _Session(terms, counts, terms.prompt_length)
+        return found
+
+    def _decide(
+        self,
+        logits: torch.Tensor,
+        metadata: SpecDecodeMetadata | None,
+        places: list[int],
+        drafted: list[int],
+        rows: list[int],
+    ) -> dict[int, tuple[int, ...]]:
+        """The decided tokens of the sessions at `places`; none of one whose rows cannot be decided."""
+        try:
+            drafts = [] if metadata is None else metadata.draft_token_ids.tolist()
+            questions = {}
+            for place in places:
+                first = rows[place] - place  # drafts lie without the row of the newest token
+                draft = drafts[first : first + drafted[place]]
+                questions[place] = Question(self._check(place, draft), RULE, row=rows[place])
+            outcomes = decide(questions, TorchScores(logits))
+            again = {
+                place: questions[place]._replace(check=self._check(place, ()))
+                for place, outcome in outcomes.items()
+                if not isinstance(outcome, AcceptanceResult) and drafted[place]
+            }  # a draft never ends an answer
+            outcomes |= decide(again, TorchScores(logits))
+            questions |= again
+        except Exception:
+            logger.exception("OpenSLED: the rows of devices could not be decided")
+            return {}
+        found = {}
+        for place, outcome in outcomes.items():
+            check = questions[place].check
+            if isinstance(outcome, AcceptanceResult) and check is not None:
+                found[place] = decided_ids(check, outcome)
+        return found
+
+    def _check(self, place: int, draft: Any) -> DraftCheck:
+        batch = self.model_runner.input_batch
+        session = self._session_of(batch.req_ids[place])
+        assert session is not None
+        known = int(batch.num_tokens_no_spec[place])
+        tokens = tuple([DraftToken(id) for id in draft if id >= 0])
+        check = DraftCheck(tokens, known, session.terms.params, session.key)
+        if session.counts is None:
+            return check
+        session.counts.add(batch.token_ids_cpu[place, session.counted : known].tolist())
+        session.counted = max(known, session.counted)
+        return check._replace(emitted=session.counts.along(check.ids))
+
+    def _widen(
+        self,
+        output: SamplerOutput,
+        decided: dict[int, tuple[int, ...]],
+        places: list[int],
+        rows: list[int],
+        logits: torch.Tensor,
+    ) -> SamplerOutput:
+        """With the tokens of sessions in place of the sampler's: ids int32 [requests, width], filled up with NO_TOKEN;
+        log-probabilities, where any request wants them, [requests * width, ...]."""
+        count = len(output.sampled_token_ids)
+        # In a single column NO_TOKEN would count as an id.
+        width = max(2, *[len(news) for news in decided.values()]) if decided else 2
+        table = [[NO_TOKEN] * width for _ in range(count)]
+        for place, news in decided.items():
+            table[place][: len(news)] = news
+        tokens = torch.tensor(table, dtype=torch.int32, device=logits.device)
+        users = torch.ones(count, dtype=torch.bool, device=logits.device)
+        users[places] = False
+        tokens[users, 0] = output.sampled_token_ids[users, 0].to(torch.int32)
+        logprobs = output.logprobs_tensors
+        if logprobs is not None:
+            logprobs = self._logprobs(logprobs, decided, rows, logits, width)
+        return SamplerOutput(sampled_token_ids=tokens, logprobs_tensors=logprobs)
+
+    def _logprobs(
+        self,
+        found: LogprobsTensors,
+        decided: dict[int, tuple[int, ...]],
+        rows: list[int],
+        logits: torch.Tensor,
+        width: int,
+    ) -> LogprobsTensors:
+        names = ("logprob_token_ids", "logprobs", "selected_token_ranks")
+        spread = []
+        for name in names:
+            each = getattr(found, name)
+            wide = each.new_zeros((len(each) * width, *each.shape[1:]))
+            wide[::width] = each
+            spread.append(wide)
+        sampler, likeliest = self.model_runner.sampler, found.logprobs.shape[1] - 1
+        for place, news in decided.items():
+            own = sampler.compute_logprobs(logits[rows[place] : rows[place] + len(news)])
+            own = sampler.gather_logprobs(own, likeliest, torch.tensor(news, device=logits.device))
+            for wide, name in zip(spread, names):
+                wide[place * width : place * width + len(news)] = getattr(own, name)
+        return LogprobsTensors(*spread)
