@@ -16,7 +16,9 @@ from hw_profiles.learned import CostModel
 from hw_profiles.step_cost import HardwareProfile, Roofline, StepCost
 from opensled.core.messages import Why
 from scheduler.plan import SchedulingPolicy, SessionView, Slice, Snapshot
+from verify_server.text.guide import Constraint, GrammarRebuilt
 from vllm_plugin.messages import Advice, News, Terms, encode, read_tick
+
 
 @dataclass(eq=False, slots=True)
 class Device:
@@ -31,6 +33,8 @@ class Device:
     draft: Sequence[int] = ()  # () = none waits
     in_step: int = 0  # draft tokens in a step that is not over
     told: tuple[int | None, Why] = (None, None)  # the latest advice
+    grammar: Future[Constraint] | None = None  # of a guided answer
+    masks: list[bytes] = field(default_factory=list)  # for the rows of the next step
 
     def __post_init__(self) -> None:
         self._look()
@@ -48,6 +52,8 @@ class Device:
         """The text has grown after a step; returns by how many tokens. `verified`: the step held its draft."""
         news = self.request.num_tokens - self.length
         if news:
+            if self.grammar is not None:
+                self.grammar.result().commit(self.request.all_token_ids[self.length :])
             if verified:
                 self.draft = ()
             waiting, device = bool(self.draft), self.view.device
@@ -67,7 +73,18 @@ class Device:
     def goes_on(self) -> bool:
         """Whether its next step may begin before its latest one is known, as any user's: no draft is about."""
         drafts = self.draft or self.in_step or not self.view.server_drives
-        return not drafts and not self.terms.params.penalizes  # penalties need the newest token's id
+        # Penalties and grammars need the newest token's id.
+        return not drafts and not self.terms.params.penalizes and self.grammar is None
+
+    def mask(self, draft: Sequence[int]) -> bool:
+        """Find the masks of the rows of a guided answer, if it is one. False: they are not known yet."""
+        if self.grammar is None:
+            return True
+        try:
+            self.masks = self.grammar.result().next_masks(draft)
+        except GrammarRebuilt:
+            return False
+        return True
 
     def _fit(self) -> None:
         """Rebase the draft on the text as it is now."""
@@ -111,11 +128,12 @@ class Fleet:
     _mail: dict[str, list[Advice]] = field(default_factory=dict)  # by front
     _waiting: dict[str, Future[bytes]] = field(default_factory=dict)  # fronts that wait for advice
 
-    def add(self, request: Any, terms: Terms) -> None:
+    def add(self, request: Any, terms: Terms) -> Device:
         """A session begins, or goes on in a request of its own."""
         self._numbers += 1
         device = Device(request, terms, self._numbers, replace(terms.view, id=self._numbers))
         self.devices[request.request_id] = self.named[terms.session] = device
+        return device
 
     def remove(self, request_id: str) -> None:
         """A request is over."""

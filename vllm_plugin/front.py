@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 from argparse import Namespace
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from vllm.logger import init_logger
 
 from hw_profiles.step_cost import HardwareProfile, Roofline, StepCost
 from opensled.core.errors import OpenSledError
-from opensled.core.messages import GUIDE
-from opensled.net.address import join_host_port, host_port
+from opensled.net.address import host_port, join_host_port
 from scheduler import make_policy
 from scheduler.plan import PolicyOptions
+from verify_server.admission.session_manager import SessionManager
 from verify_server.engine.base import EngineInfo, known_ends
 from verify_server.front import service
 from verify_server.options.serve_config import ServeConfig, model_names
@@ -25,14 +23,11 @@ from verify_server.round.loaded_model import LoadedModel
 from verify_server.round.machine import StepMachine
 from verify_server.rules.served import ServedRules
 from verify_server.start.command import client_limits, clients, describe, session_limits
-from verify_server.admission.session_manager import SessionManager
-from verify_server.text.hf_text import HFText
 from vllm_plugin.loop import VllmLoop, VllmTarget
 from vllm_plugin.option import serve_config
+from vllm_plugin.text import text_of
 
 logger = init_logger("vllm.opensled")
-
-TEXT_FILES = ("*.json", "*.jinja", "*.model", "*.txt")  # of a repository, without its weights
 
 
 class VllmModel(LoadedModel):
@@ -42,7 +37,7 @@ class VllmModel(LoadedModel):
 
     def __init__(self, vllm_config: Any, name: str) -> None:
         model = vllm_config.model_config
-        self.model_id, self.text = name, HFText(_text_folder(model.tokenizer, model.tokenizer_revision))
+        self.model_id, self.text = name, text_of(model)
         self._info = EngineInfo(
             model_id=name,
             vocab_size=int(model.get_vocab_size()),
@@ -105,24 +100,18 @@ class DeviceFront:
         names = args.served_model_name or [args.model]
         model = await asyncio.to_thread(VllmModel, engine_client.vllm_config, names[0])
         machine = StepMachine(
-            VllmTarget(model.info), make_policy(config.policy, PolicyOptions(config.draft_wait)), HardwareProfile()
+            VllmTarget(model.info),
+            make_policy(config.policy, PolicyOptions(config.draft_wait)),
+            HardwareProfile(),
         )
         loop = VllmLoop(machine, engine_client, time.monotonic)
         manager = SessionManager(loop, model, session_limits(config, model, tenants))
-        info = describe(manager, model, config.pad_frames, (*names[1:], *model_names(config.served_model_name)))
-        info = replace(info, capabilities=tuple([each for each in info.capabilities if each != GUIDE]))
+        info = describe(
+            manager, model, config.pad_frames, (*names[1:], *model_names(config.served_model_name))
+        )
         frontend = service.VerifyService(manager, info, model.text, tenants, client_limits(config, manager))
         self._carrying = asyncio.create_task(loop.run())
         self._server, port = await service.start(frontend, config.listen, tls)
         address = join_host_port(host_port(config.listen)[0], port)
         logger.info("OpenSLED: devices connect to %s", address)
         print(f"opensled: ready on {address}", flush=True)
-
-
-def _text_folder(tokenizer: str, revision: str | None) -> Path:
-    """The folder with the tokenizer's files; vLLM has downloaded those of a hub id already."""
-    if Path(tokenizer).is_dir():
-        return Path(tokenizer)
-    from huggingface_hub import snapshot_download
-
-    return Path(snapshot_download(tokenizer, revision=revision, allow_patterns=list(TEXT_FILES)))

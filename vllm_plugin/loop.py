@@ -55,6 +55,7 @@ class _Writing:
         self.sent: SessionView | None = None  # the view that the scheduler knows
         self.task: asyncio.Task[None] | None = None
         self.begun = False  # vLLM has told of it, so that the scheduler knows it
+        self.likeliest = 0  # tokens whose log-probabilities are told in each place
         self.drafted = 0  # tokens of the draft that the scheduler has
         self.advice: tuple[int | None, Why] = (None, None)  # for the next verdict
 
@@ -159,21 +160,24 @@ class VllmLoop(VerifyLoop):
         sequence, terms = session.sequence, session.terms
         view = writing.sent = session.view(self.clock())
         told = Terms(
-            writing.name, self._front, terms.key.hex(), sequence.prompt_length, terms.params, view
+            writing.name,
+            self._front,
+            terms.key.hex(),
+            sequence.prompt_length,
+            terms.params,
+            view,
+            terms.guide,
         )
-        reads = [
-            each.count
-            for rider in session.riders
-            for each in rider.reads(0, 0, True)
-            if isinstance(each, LogprobsReading)
-        ]
+        reads = [each for rider in session.riders for each in rider.reads(0, 0, True)]
+        counts = [each.count for each in reads if isinstance(each, LogprobsReading)]
+        writing.likeliest = counts[0] if counts else 0
         return VllmParams(
             temperature=0.0,  # its sampler is not used
             max_tokens=sequence.ends.last_length - len(sequence),
             stop_token_ids=sorted(sequence.ends.ids),
             ignore_eos=True,  # the ends are ours
             detokenize=False,
-            logprobs=reads[0] if reads else None,
+            logprobs=counts[0] if counts else None,
             output_kind=RequestOutputKind.DELTA,
             extra_args=extra_args(told),
         )
@@ -201,7 +205,7 @@ class VllmLoop(VerifyLoop):
             device.offer = waiting
         assert item.check is not None
         check = item.check._replace(draft=tuple(map(DraftToken, news[:-1])))
-        read = {LogprobsReading: _logprobs(news, logprobs)} if logprobs is not None else {}
+        read = {LogprobsReading: _logprobs(news, logprobs, writing.likeliest)} if logprobs is not None else {}
         session.commit(item._replace(check=check), AcceptanceResult(len(news) - 1, news[-1], read=read), now)
         self.machine.stats.step(1, len(news), 0.0)
         if not sequence.over:
@@ -217,7 +221,9 @@ class VllmLoop(VerifyLoop):
         view, offer = session.view(self.clock()), session.sources.device.offer
         ids: tuple[int, ...] = ()
         if offer is not None:
-            budget = session.sources.device.budget.longest(len(offer.block.tokens), len(session.sequence), self.clock())
+            budget = session.sources.device.budget.longest(
+                len(offer.block.tokens), len(session.sequence), self.clock()
+            )
             ids = offer.block.ids[: min(budget, session.sources.limits.max_draft, session.sequence.useful)]
         known = writing.sent
         if not ids and known is not None and _same(known, view):
@@ -266,11 +272,10 @@ def _same(known: SessionView, view: SessionView) -> bool:
     )
 
 
-def _logprobs(news: Sequence[int], found: Any) -> list[TokenLogprobs]:
-    """Of each token its own log-probability, then those of the likeliest, as vLLM has found them."""
+def _logprobs(news: Sequence[int], found: Any, count: int) -> list[TokenLogprobs]:
+    """Of each token its own log-probability, then those of the `count` likeliest, as vLLM has found them."""
     told = []
     for id, each in zip(news, found):
-        ranked = sorted(each.items(), key=lambda pair: pair[1].rank)
-        likeliest = [(other, value.logprob) for other, value in ranked]
-        told.append(((id, each[id].logprob), *likeliest[: len(each)]))
+        likeliest = sorted((value.rank, other, value.logprob) for other, value in each.items())
+        told.append(((id, each[id].logprob), *[(other, logprob) for rank, other, logprob in likeliest if rank <= count]))
     return told

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from opensled.core.messages import HintReason, SamplingParams
+from opensled.core.messages import Guide, HintReason, SamplingParams
 from scheduler.plan import SessionView
 
 KEY = "opensled"  # in `extra_args` of a request's sampling parameters: it is a device's session
@@ -19,9 +19,12 @@ class Terms(NamedTuple):
     session: str  # its name, which no user of vLLM can guess
     front: str  # name of the API server that has its device
     key: str  # noise key, hex
-    prompt_length: int  # tokens before the answer; the request's own prompt has earlier answers of the sequence as well
+    prompt_length: (
+        int  # tokens before the answer; the request's own prompt has earlier answers of the sequence as well
+    )
     params: SamplingParams
     view: SessionView  # at its begin
+    guide: Guide | None = None
 
 
 class News(NamedTuple):

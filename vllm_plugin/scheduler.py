@@ -14,17 +14,22 @@ from concurrent.futures import Future
 from math import inf
 from typing import Any
 
+import numpy as np
 from vllm.logger import init_logger
+from vllm.sampling_params import StructuredOutputsParams
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.output import GrammarOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
 from vllm.v1.request import Request, RequestStatus
+from vllm.v1.structured_output.request import StructuredOutputRequest
 
 from scheduler import make_policy
 from scheduler.plan import PolicyOptions, Slice
 from vllm_plugin.devices import Device, Fleet
 from vllm_plugin.messages import ADVICE, TICK, terms_of
 from vllm_plugin.option import settings_of
+from vllm_plugin.text import Grammars, mask_rows
 
 logger = init_logger("vllm.opensled")
 
@@ -40,7 +45,10 @@ class Devices:
         self.broken = False  # by a fault of ours: there are no drafts any more
         self._planned: dict[str, Slice] | None = None  # for the next step, if that was looked at already
         self._alarm = Alarm()
-        self._begun: tuple[float, int, int, int] | None = None  # of the step: time, tokens, KV positions, requests
+        self._grammars = Grammars(self.vllm_config.model_config)
+        self._begun: tuple[float, int, int, int] | None = (
+            None  # of the step: time, tokens, KV positions, requests
+        )
         self._ended = 0.0  # when the latest step ended
         _add_utilities()
 
@@ -49,7 +57,12 @@ class Devices:
     def add_request(self, request: Request) -> None:
         """See `Scheduler`."""
         if (terms := terms_of(request.sampling_params)) is not None:
-            self.fleet.add(request, terms)
+            device = self.fleet.add(request, terms)
+            if terms.guide is not None:
+                ids, start = tuple(request.prompt_token_ids), terms.prompt_length
+                device.grammar = self._grammars.start(terms.guide, ids[:start], ids[start:])
+                request.structured_output_request = _Compiling(device.grammar)
+                request.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
         super().add_request(request)
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
@@ -112,11 +125,14 @@ class Devices:
     def _place(self, device: Device, piece: Slice | None) -> None:
         request, draft = device.request, device.draft
         if piece is None or (_in_flight(request) and not device.goes_on):
-            self._hold(request)  # in flight, asynchronous only: what its latest step has decided is not known yet
+            self._hold(
+                request
+            )  # in flight, asynchronous only: what its latest step has decided is not known yet
             return
         draft = list(draft if piece.draft is None else draft[: piece.draft])
-        if draft and request.use_structured_output:
-            draft = self.structured_output_manager.validate_tokens(request, draft)
+        if not device.mask(draft):
+            self._hold(request)
+            return
         request.next_decode_eligible_step = 0
         request.spec_token_ids = draft
 
@@ -132,6 +148,39 @@ class Devices:
         tokens = sum(step.num_scheduled_tokens.values())
         contexts = sum([self.requests[id].num_computed_tokens for id in step.num_scheduled_tokens])
         self._begun = time.monotonic(), tokens, contexts, len(step.num_scheduled_tokens)
+
+    def get_grammar_bitmask(self, step: Any) -> GrammarOutput | None:
+        """See `Scheduler`; with the masks of devices' guided answers, whose grammars are this server's own."""
+        guided = [
+            device
+            for id in step.num_scheduled_tokens
+            if (device := self.fleet.devices.get(id)) and device.grammar
+        ]
+        for device in guided:  # its grammar is compiled: from now on it is none of vLLM's
+            device.request.structured_output_request = None
+        found = super().get_grammar_bitmask(step)
+        deciding = [device for device in guided if not device.request.is_prefill_chunk]
+        if not deciding:
+            return found
+        words = -(-self.vllm_config.model_config.get_vocab_size() // 32)
+        ids, rows, counts = (
+            ([], [], [])
+            if found is None
+            else (
+                list(found.structured_output_request_ids),
+                [found.grammar_bitmask],
+                list(found.num_acceptable_drafts),
+            )
+        )
+        for device in deciding:
+            draft = step.scheduled_spec_decode_tokens.get(device.request.request_id, ())
+            if len(device.masks) <= len(draft):  # it begins here
+                device.mask(draft)
+            masks, device.masks = device.masks[: len(draft) + 1], []
+            ids.append(device.request.request_id)
+            rows.append(mask_rows(masks, words))
+            counts.append(len(draft))
+        return GrammarOutput(ids, np.concatenate(rows), counts)
 
     def make_spec_decoding_stats(self, *args: Any, **kwargs: Any) -> Any:
         """vLLM's counters need its `speculative_config`."""
@@ -152,7 +201,11 @@ class Devices:
                 continue
             device.in_step = 0
             begun = _decodes_now(device)
-            if not device.grow(now, verified=bool(drafted.get(id))) and begun and not _in_flight(device.request):
+            if (
+                not device.grow(now, verified=bool(drafted.get(id)))
+                and begun
+                and not _in_flight(device.request)
+            ):
                 self._end(device.request, outputs)  # the worker could not decide its rows
         if self._begun is not None:
             started, *rest = self._begun
@@ -190,6 +243,13 @@ def _in_flight(request: Request) -> bool:
 
 def _decodes_now(device: Device) -> bool:
     return not device.request.is_prefill_chunk and device.request.num_output_tokens > 0
+
+
+class _Compiling(StructuredOutputRequest):
+    """Until its grammar is there, vLLM lets the request wait."""
+
+    def __init__(self, grammar: Future[Any]) -> None:
+        super().__init__(StructuredOutputsParams(json_object=True), grammar, reasoning_ended=True)
 
 
 class DeviceScheduler(Devices, Scheduler):

@@ -94,7 +94,9 @@ class DeviceWorker(Worker):
         rows = [0]
         for count in drafted:
             rows.append(rows[-1] + count + 1)
-        decided = self._decide(logits, metadata, places, drafted, rows)  # first: vLLM's sampler may change logits
+        decided = self._decide(
+            logits, metadata, places, drafted, rows
+        )  # first: vLLM's sampler may change logits
         batch.update_async_output_token_ids()
         newest = logits if metadata is None else logits[torch.tensor(rows[:-1], device=logits.device)]
         output = self.model_runner.sampler(logits=newest, sampling_metadata=batch.sampling_metadata)
