@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from vllm import SamplingParams as VllmParams
 from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine.exceptions import EngineDeadError
 
 from opensled.core.errors import EngineError
 from opensled.core.messages import Draft, DraftToken, TokenLogprobs, Why
@@ -138,8 +139,8 @@ class VllmLoop(VerifyLoop):
                     self._commit(session, writing, tuple(choice.token_ids), choice.logprobs, cached)
                 if session.sequence.over or not session.has_reader:
                     break
-        except asyncio.CancelledError:
-            raise
+        except EngineDeadError:
+            session.hand_over()  # its device comes back as soon as a server is there again
         except Exception as error:
             if not isinstance(error, EngineError):
                 log.exception("vLLM ended a session")
@@ -277,5 +278,10 @@ def _logprobs(news: Sequence[int], found: Any, count: int) -> list[TokenLogprobs
     told = []
     for id, each in zip(news, found):
         likeliest = sorted((value.rank, other, value.logprob) for other, value in each.items())
-        told.append(((id, each[id].logprob), *[(other, logprob) for rank, other, logprob in likeliest if rank <= count]))
+        told.append(
+            (
+                (id, each[id].logprob),
+                *[(other, logprob) for rank, other, logprob in likeliest if rank <= count],
+            )
+        )
     return told

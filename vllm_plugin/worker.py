@@ -6,6 +6,7 @@ several processes compute a model together, each of them has all logits and deci
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -118,32 +119,31 @@ class DeviceWorker(Worker):
         rows: list[int],
     ) -> dict[int, tuple[int, ...]]:
         """The decided tokens of the sessions at `places`; none of one whose rows cannot be decided."""
-        try:
-            drafts = [] if metadata is None else metadata.draft_token_ids.tolist()
-            questions = {}
-            for place in places:
-                first = rows[place] - place  # drafts lie without the row of the newest token
-                draft = drafts[first : first + drafted[place]]
-                questions[place] = Question(self._check(place, draft), RULE, row=rows[place])
-            outcomes = decide(questions, TorchScores(logits))
-            again = {
-                place: questions[place]._replace(check=self._check(place, ()))
-                for place, outcome in outcomes.items()
-                if not isinstance(outcome, AcceptanceResult) and drafted[place]
-            }  # a draft never ends an answer
-            outcomes |= decide(again, TorchScores(logits))
-            questions |= again
-        except Exception:
-            logger.exception("OpenSLED: the rows of devices could not be decided")
-            return {}
-        found = {}
-        for place, outcome in outcomes.items():
-            check = questions[place].check
-            if isinstance(outcome, AcceptanceResult) and check is not None:
-                found[place] = decided_ids(check, outcome)
+        ids = [] if metadata is None else metadata.draft_token_ids.tolist()
+        # Drafts lie without the rows of newest tokens.
+        drafts = {place: ids[rows[place] - place : rows[place] - place + drafted[place]] for place in places}
+        found: dict[int, tuple[int, ...]] = {}
+        for tries in (drafts, dict.fromkeys(places, ())):  # a draft never ends an answer
+            left = [place for place in places if place not in found]
+            try:
+                found |= self._decided({place: tries[place] for place in left}, rows, logits)
+            except Exception:
+                logger.exception("OpenSLED: the rows of devices could not be decided")
         return found
 
-    def _check(self, place: int, draft: Any) -> DraftCheck:
+    def _decided(
+        self, drafts: Mapping[int, Sequence[int]], rows: list[int], logits: torch.Tensor
+    ) -> dict[int, tuple[int, ...]]:
+        checks = {place: self._check(place, draft) for place, draft in drafts.items()}
+        questions = {place: Question(check, RULE, row=rows[place]) for place, check in checks.items()}
+        outcomes = decide(questions, TorchScores(logits)) if questions else {}
+        return {
+            place: decided_ids(checks[place], outcome)
+            for place, outcome in outcomes.items()
+            if isinstance(outcome, AcceptanceResult)
+        }
+
+    def _check(self, place: int, draft: Sequence[int]) -> DraftCheck:
         batch = self.model_runner.input_batch
         session = self._session_of(batch.req_ids[place])
         assert session is not None
