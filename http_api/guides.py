@@ -141,7 +141,10 @@ def functions(
         place = f"{where}[{index}]"
         tool = require_object(tool, place)
         fields = fields_of(tool, place)
-        kind = fields.text("type", "function")
+        # Google's tools have their name as their only key: {"google_search": {}}.
+        name = next(iter(tool), "function")
+        bare = len(tool) == 1 and name not in ("function", *SCHEMAS) and isinstance(tool[name], dict)
+        kind = name if bare else fields.text("type", "function")
         if kind == "function" or (kind == "custom" and (custom or "input_schema" in tool)):
             if "function" in tool:
                 outer, fields = fields, fields.inside("function")

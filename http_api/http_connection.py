@@ -209,9 +209,9 @@ def _known(app: Any, peer: RemoteEnd, most: int) -> ASGIApp:
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         names = {name for name, _ in scope["headers"]}
         cause = TWO_ENDS if {b"content-length", b"transfer-encoding"} <= names else ""
-        # h11 counts only those that arrive in pieces
+        # h11 counts only those that arrive in pieces; 4: a colon, a space and the end of the line
         size = len(scope["raw_path"]) + len(scope["query_string"])
-        if size + sum(len(name) + len(value) for name, value in scope["headers"]) > most:
+        if size + sum(len(name) + len(value) + 4 for name, value in scope["headers"]) > most:
             cause = f"the headers of a request have at most {most >> 10} KiB: send less of them"
         if cause:
             response = refusal(scope["path"], InvalidRequest(cause))

@@ -51,8 +51,8 @@ def require_held(schema: dict[str, Any], where: str, strict: bool) -> None:
 
 
 def make_header(header: str, found: Iterable[str]) -> dict[str, str]:
-    """A header of these names, which are printable and short; none without names."""
-    names = list(dict.fromkeys(found))
+    """A header of these names, which are printable and short; none without names. No header may end in a blank."""
+    names = list(dict.fromkeys(name.strip() or "?" for name in found))
     more = [f"and {len(names) - MAX_NAMES} more"] if len(names) > MAX_NAMES else []
     return {header: ", ".join(names[:MAX_NAMES] + more)} if names else {}
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -15,6 +17,9 @@ from opensled.core.messages import ClientMessage, DraftToken, SamplingParams, Se
 from opensled.core.sampling import Sampler
 from opensled.text.call_forms import BARE
 from opensled.wire import codec
+from verify_server.access.client_limits import ClientLimits
+from verify_server.access.clients import Client, Clients, StreamAccount
+from verify_server.access.security import Tenants
 from verify_server.admission.session_manager import SessionManager
 from verify_server.engine.base import EngineInfo, SampleRequest, Scores, Segment, TargetEngine
 from verify_server.front.session_stream import serve_stream
@@ -223,6 +228,12 @@ class Weather:
 IMPATIENT = RetryPolicy(silence=0.05, first_retry=0.001, slowest_retry=0.01, first_open=60.0, give_up=60.0)
 
 
+# Of a client that is counted under no name, and so may send what it likes
+UNLIMITED = StreamAccount(
+    Clients(ClientLimits(), Tenants(), 0, Counter(), time.monotonic), Client("", "", ())
+)
+
+
 class MemoryNetwork:
     """Streams to a session manager in this process, through the real codec, in the given weather; of one tenant."""
 
@@ -239,12 +250,13 @@ class MemoryNetwork:
     def connect(self) -> MemoryStream:
         stream = MemoryStream(self)
         self.streams.append(stream)
-        task = asyncio.ensure_future(
-            serve_stream(self.manager, self.tenant, stream.server_receive, stream.server_send)
-        )
+        task = asyncio.ensure_future(self.serve(stream.server_receive, stream.server_send))
         self.tasks.add(task)
         stream.task = task
         return stream
+
+    def serve(self, receive, send, seconds=None):
+        return serve_stream(self.manager, self.tenant, receive, send, seconds, UNLIMITED)
 
     async def close(self) -> None:
         for stream in self.streams:

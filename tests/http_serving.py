@@ -11,7 +11,8 @@ from tests.fakes import FakeEngine
 from tests.serving import serving
 from verify_server.admission.session_manager import SessionLimits
 from verify_server.front.fleet import FleetView
-from verify_server.front.http_front import OwnSequences, http_front
+from verify_server.front.http_front import http_front
+from verify_server.front.sequences import OwnSequences
 from verify_server.front.server_metrics import metrics
 from verify_server.options.serve_config import ServeConfig
 

@@ -63,7 +63,6 @@ GRPC_HOMES = (
     "edge_client/link/link_presence.py",
     "verify_server/front/service.py",
     "verify_server/access/byte_stream.py",
-    "verify_server/front/local_call.py",
 )
 GATEWAY_HOMES = ("verify_server/cluster/gateway.py", "verify_server/cluster/replica_links.py")
 # Figures measure the bare libraries beside the product.

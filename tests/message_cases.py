@@ -92,6 +92,7 @@ IGNORED: list[tuple[dict[str, Any], str]] = [
     ({"context_management": {"edits": []}}, "context_management"), ({"speed": "fast"}, "speed"),
     ({"cache_control": {"type": "ephemeral"}}, "cache_control"), ({"inference_geo": "eu"}, "inference_geo"),
     ({"fallbacks": [{"model": "b"}]}, "fallbacks"), ({"tools": [SEARCH]}, "tools[0] (web_search_20250305)"),
+    ({"tools": [{"googleSearch": {}}]}, "tools[0] (googleSearch)"),
     ({"tools": [{**LAMP, "cache_control": {"type": "ephemeral"}, "defer_loading": True}]},
      "tools[0].cache_control, tools[0].defer_loading"),
     ({"messages": user(text("Hi", cache_control={"type": "ephemeral"}))}, "messages[].content[].cache_control"),

@@ -23,7 +23,6 @@ from verify_server.access.client_limits import MIN_OPENING, ClientLimits, messag
 from verify_server.access.connections import TOGETHER_S
 from verify_server.access.security import TenantLimits, Tenants
 from verify_server.admission.session_manager import SessionLimits
-from verify_server.front.session_stream import serve_stream
 
 LONG = SamplingParams(temperature=0, max_tokens=150)
 QUICK = ClientLimits(farewell_s=0.2)  # seconds that a peer may take to read
@@ -86,7 +85,7 @@ async def test_a_peer_who_leaves_at_his_failure_leaves_no_session_behind():
             await asyncio.get_running_loop().create_future()
 
     async with running(FakeEngine(), limits=SessionLimits(linger=60)) as network:
-        stream = asyncio.ensure_future(serve_stream(network.manager, "local", receive, send))
+        stream = asyncio.ensure_future(network.serve(receive, send))
         await failing.wait()
         stream.cancel()
         await asyncio.gather(stream, return_exceptions=True)

@@ -15,7 +15,7 @@ from tests.serving import PROMPT, finish, linked, serving
 from tests.system import running, until
 from tests.test_tenants import SlowText
 from verify_server.admission.session_manager import SessionLimits
-from verify_server.front.session_stream import Deadline, serve_stream
+from verify_server.front.session_stream import Deadline
 
 LONG = SamplingParams(temperature=0, max_tokens=190)
 HUNG = 10.0  # seconds: a test that waits so long has failed
@@ -140,7 +140,7 @@ async def test_a_deadline_holds_whatever_carries_the_stream():
             await asyncio.sleep(0)
 
         with pytest.raises(TimeoutError):
-            await serve_stream(network.manager, "local", receive, send, 0.1)
+            await network.serve(receive, send, 0.1)
         assert isinstance(sent[0], Opened) and not network.manager.remembered
         engine.permits.release()
 

@@ -75,6 +75,10 @@ FLOODS = {
     "a drip of headers": dripping(b"X", b"HTTP/1.1 200 OK\r\nX-"),
     "silence": dripping(b""),
     "no answer at all": lambda liar: (),
+    "a status line that is none": lambda liar: (b"HTTP/1.1 x\x1b[2J " + b"y" * 50_000 + b"\r\n\r\n",),
+    "a header without a colon": lambda liar: (
+        b"HTTP/1.1 200 OK\r\nbad\x1b[2J " + b"y" * 50_000 + b"\r\n\r\n",
+    ),
     "no HTTP": lambda liar: (b"SSH-2.0-OpenSSH_9.6\r\n",),
     "a redirect": lambda liar: (
         b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n",

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import socket
 import ssl
 import subprocess
@@ -25,6 +26,7 @@ from http_api.listening import listen, listen_everywhere, tell_api
 from opensled.cli import main as cli
 from opensled.cli.colour import prepare_streams, require_utf8
 from opensled.cli.config_file import read_file
+from opensled.cli.main import main
 from opensled.core.errors import OpenSledError, UsageError
 from opensled.core.files import NO_HOME, home, read_kept, read_token, user_path, write_whole
 from opensled.metrics.exposition import MetricsPort
@@ -151,6 +153,17 @@ def test_a_process_begins_anew_once_and_a_user_may_have_no_name(monkeypatch):
     os.execv.assert_called_once_with(sys.executable, [sys.executable, *sys.orig_argv[1:]])
     monkeypatch.setattr("pwd.getpwuid", Mock(side_effect=KeyError))
     assert account() == str(os.getuid())
+
+
+def test_the_first_process_of_a_container_ends_by_sigterm_before_it_serves(monkeypatch):
+    handled = {}
+    monkeypatch.setattr(signal, "signal", handled.__setitem__)
+    monkeypatch.setattr(sys, "argv", ["opensled", "--version"])
+    assert main() == 0 and not handled
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    assert main() == 0
+    with pytest.raises(SystemExit, match="143"):
+        handled[signal.SIGTERM](signal.SIGTERM, None)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])

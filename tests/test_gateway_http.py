@@ -15,6 +15,7 @@ from tests.http_serving import CONFIG, HI, asking, said
 from tests.replicas import cluster
 from tests.system import until
 from verify_server.access.security import Tenants
+from verify_server.cluster.gateway_metrics import gateway_metrics
 from verify_server.cluster.gateway_sequences import GatewaySequences
 from verify_server.front.fleet import GatewayView
 from verify_server.front.http_front import http_front
@@ -24,12 +25,13 @@ LONG = {**HI, "max_tokens": 150, "stream": True}
 
 
 @asynccontextmanager
-async def api(*names, **options):
+async def api(*names, config=CONFIG, **options):
     """Yields (cluster, HTTP address)."""
     async with cluster(*names, text=_Text(), **options) as one:
         sequences = GatewaySequences(one.serving.gateway)
-        async with sequences.learning(), http_front(CONFIG, sequences.clients.limits) as front:
-            front.open(sequences, (), GatewayView(()))
+        view = GatewayView(gateway_metrics(one.serving.gateway, one))
+        async with sequences.learning(), http_front(config, sequences.clients.limits) as front:
+            front.open(sequences, (), view)
             yield one, front.address
 
 

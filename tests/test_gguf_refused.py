@@ -52,7 +52,7 @@ def test_an_unknown_architecture(tmp_path: Path) -> None:
         (keyed(rope__scaling__type="yarn", rope__scaling__factor=4.0), r"scales its RoPE \(yarn\)"),
         (keyed(rope__dimension_count=12), r"rotates a part of its heads \(0.50\)"),
         (keyed(attention__value_length=48), "values of another length"),
-        (keyed(expert_count=4), r"sets llama\.expert_count"),
+        (keyed(expert_count=4, expert_used_count=2), r"sets llama\.expert_count"),
         (keyed(attention__sliding_window=12), r"sets llama\.attention\.sliding_window"),
         (keyed(attention__head_count=0), "states what no llama can have"),
         (keyed(attention__head_count=5), "states what no llama can have"),

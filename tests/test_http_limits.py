@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import threading
 import time
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
 from http_api.bodies import MAX_CHAT_BODY
+from tests.fake_target import cycle
 from tests.http_serving import HI, asking, fake_engine, http_serving, said
 from tests.system import until
 from verify_server.access.client_limits import ClientLimits, Rate
@@ -226,10 +228,13 @@ async def test_streams_of_a_tenant_hold_for_answers_too():
 
 async def test_no_answer_is_left_when_the_server_stops():
     """The end of a stream that is cut by the end of the server is an error, not silence."""
+    gate = threading.Event()  # no answer has begun
+    engine = fake_engine(**WIDE, target=lambda context: gate.wait(20) and cycle(context))
     async with AsyncExitStack() as stack:
-        place = await stack.enter_async_context(http_serving(limits=MANY, engine=fake_engine(**WIDE)))
+        place = await stack.enter_async_context(http_serving(limits=MANY, engine=engine))
         async with asking(place[2]) as client:
             reading = asyncio.ensure_future(client.post("/v1/completions", json={**LONG, "n": 1}))
+            reading.add_done_callback(lambda _: gate.set())
             await until(lambda: place[0].remembered)
             await stack.aclose()
             text = (await asyncio.wait_for(reading, 20)).text

@@ -212,6 +212,16 @@ def test_an_index_of_other_files_is_refused(weight_map, hub, capsys):
         ("onnx/model_q4.onnx", b"{}", "holds ONNX, which only drafts"),
         ("adapter_config.json", b"", "holds an adapter (LoRA), which changes another model"),
         ("model.safetensors", b'{"quantization": {"bits": 4}}', "is quantized for MLX on a Mac"),
+        (
+            "model.safetensors",
+            b'{"architectures": 5, "is_encoder_decoder": 1}',
+            "has an encoder beside its decoder",
+        ),
+        (
+            "model.safetensors",
+            b'{"architectures": {"a": 1}, "is_encoder_decoder": 1}',
+            "has an encoder beside",
+        ),
     ],
 )
 def test_a_repository_that_cannot_be_served_is_refused_before_its_weights(weights, config, said, hub, capsys):

@@ -124,14 +124,31 @@ SHA = {"sha": OLDER}
         {**SHA, "siblings": [{"rfilename": "\x1b[2Ja-q4_k_m.gguf", "size": 4}]},
         {**SHA, "siblings": [{"rfilename": 7}]},
         {**SHA, "siblings": [{"rfilename": "a-q4_k_m.gguf", "size": 10**30}]},
+        {**SHA, "siblings": [{"rfilename": "a\x1b[2J" * 9000, "size": 10**30}]},
         {**SHA, "siblings": [{"rfilename": "a-q4_k_m.gguf", "lfs": {"size": str(10**30)}}]},
     ],
 )
 def test_a_hostile_listing_fetches_nothing(listing, hub, capsys):
     hub.repositories[NAME].listing = listing
     assert pull(NAME) == 1
-    assert "the hub's answer about" in complaint(capsys)
+    line = complaint(capsys)
+    assert "the hub's answer about" in line and len(line) < 5000 and line.isprintable()
     assert not any("/resolve/" in path for path in hub.asked) and files() == {}
+
+
+@pytest.mark.parametrize(
+    ("link", "path"),
+    [
+        ('</a?b=1,2>; rel="next"', "/a?b=1,2"),
+        ('</a>; rel="prev", </b>; title="x, y"; rel=next', "/b"),
+        ("<//hub.example/b>; rel=next", "//hub.example/b"),  # a path of this hub
+        ('<https://other.example/b>; rel="next"', None),
+        ("</a>; rel=first", None),
+        ("<>;" * 20_000, None),  # a pattern over all of it takes half a minute
+    ],
+)
+def test_the_next_page_is_one_of_this_hub(link, path, hub):
+    assert hub_client.HubClient()._next_page(link) == path
 
 
 def test_the_pages_of_a_listing_have_one_bound_together(hub, capsys, monkeypatch):

@@ -6,6 +6,7 @@ import asyncio
 import json
 from pathlib import Path
 
+import h11
 import httpx
 import pytest
 
@@ -302,3 +303,11 @@ def test_a_slash_too_many_is_forgiven(path):
 
 def test_an_unknown_path_is_only_unknown():
     assert call(FakeBackend(), "/v2/nothing", {}).status_code == 404
+
+
+@pytest.mark.parametrize("name", [" ", "a ", " a", "\t", "", "\x7f", "é "])
+def test_a_name_of_any_letters_fits_a_header(name):
+    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1, name: 1}
+    found = call(FakeBackend(), "/v1/chat/completions", body, lenient=True)
+    assert found.status_code == 200
+    h11.Response(status_code=200, headers=[(IGNORED_HEADER, found.headers[IGNORED_HEADER])])

@@ -22,14 +22,14 @@ from opensled.core.messages import (
     SamplingParams,
 )
 from tests.devices import TOKENIZER
-from tests.fakes import FakeEngine, OracleDrafter, continuation
+from tests.fakes import UNLIMITED, FakeEngine, OracleDrafter, continuation
 from tests.raw_wire import METHOD
 from tests.serving import linked, serving
 from tests.system import CALM, ask, running, until
 from verify_server.access.client_limits import ClientLimits
 from verify_server.admission.session_manager import SessionLimits
 from verify_server.front import service
-from verify_server.front.session_stream import _read, serve_stream
+from verify_server.front.session_stream import _read
 from verify_server.round.outbox import MAX_UNREAD, Outbox
 
 LONG = SamplingParams(temperature=0, max_tokens=150)
@@ -54,9 +54,7 @@ async def test_a_slow_reader_is_paused_and_goes_on_when_he_reads_again():
 
         stream.server_send = slow_send
         stream.task.cancel()
-        network.tasks.add(
-            asyncio.ensure_future(serve_stream(network.manager, "local", stream.server_receive, slow_send))
-        )
+        network.tasks.add(asyncio.ensure_future(network.serve(stream.server_receive, slow_send)))
         await stream.send(Open(PROMPT, LONG))
         await until(lambda: network.manager.loop.machine.sessions and _only(network).outbox.full)
         session = _only(network)
@@ -85,7 +83,9 @@ async def test_who_does_not_read_is_not_read():
             await asyncio.sleep(0)
             return Draft(taken, DraftBlock(3, (DraftToken(48), DraftToken(48))))
 
-        reading = asyncio.ensure_future(_read(network.manager.loop, session, receive, Open((1,))))
+        reading = asyncio.ensure_future(
+            _read(network.manager.loop, session, receive, Open((1,)), UNLIMITED.idle)
+        )
         await until(lambda: outbox.full)
         await asyncio.sleep(0.02)
         assert taken <= MAX_UNREAD + 2

@@ -36,6 +36,13 @@ x.gguf | x.gguf=llama/0 | is damaged: it says that it has 0 layers
 . | x.gguf=llama/513 | is damaged: it says that it has 513 layers
 x.gguf | x.gguf=llama/2147483647 | is damaged: it says that it has 2147483647 layers
 x.gguf | x.gguf=llama/+2 | is damaged: it uses 2 of 0 experts
+x.gguf | x.gguf=llama/@block_count:513 | is damaged: it says that it has 513 layers
+x.gguf | x.gguf=llama/@expert_used_count:2 | is damaged: it uses 2 of 0 experts
+. | x.gguf=llama/@attention.layer_norm_rms_epsilon:-1.0 | 'llama.attention.layer_norm_rms_epsilon' is -1.0
+x.gguf | x.gguf=llama/@attention.layer_norm_epsilon:.nan | 'llama.attention.layer_norm_epsilon' is nan
+x.gguf | x.gguf=llama/@context_length:7 | 'llama.context_length' is 7
+x.gguf | x.gguf=llama/@context_length:64 | =x.gguf
+. | x.gguf=llama/~blk.0.attn_norm.weight | 'blk.0.attn_norm.weight' is empty, or not of 32-bit floats
 v.gguf | v.gguf=llama/-0 | a vocabulary without weights
 e.gguf | e.gguf=nomic-bert | a model for embeddings or ranking
 e.gguf | e.gguf=qwen3/-pooling | a model for embeddings or ranking
@@ -99,9 +106,17 @@ def put(path: Path, content: str) -> None:
         path.symlink_to(content[1:])
     elif (path.suffix == ".gguf" and content not in ("lfs", "<html>")) or "llama" in content:
         writer = gguf.GGUFWriter(path, architecture)
-        if architecture not in ("flux", "stranger"):
+        if architecture not in ("flux", "stranger") and "block_count" not in kind:
             writer.add_uint32(f"{architecture}.block_count", int(kind) if kind.isdigit() else 1)
-        if kind.startswith("+"):
+        if kind.startswith("@"):  # behind the vocabulary
+            writer.add_array("tokenizer.ggml.tokens", ["a", "b"])
+            key, _, value = kind[1:].partition(":")
+            (writer.add_float32 if "." in value else writer.add_uint32)(
+                f"{architecture}.{key}", float(value.lstrip(".")) if "." in value else int(value)
+            )
+        elif kind.startswith("~"):
+            writer.add_tensor(kind[1:], np.zeros(4, np.float16))
+        elif kind.startswith("+"):
             writer.add_uint32(f"{architecture}.expert_used_count", int(kind))
         elif kind.startswith("-"):
             writer.add_uint32(f"{architecture}.pooling_type", 3 * (kind == "-pooling"))

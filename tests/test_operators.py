@@ -5,27 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
 
 from opensled.core.errors import NotFound, UsageError
-from tests.fake_target import _Text
 from tests.fakes import OracleDrafter
 from tests.http_serving import CONFIG, HI, asking, http_serving, said
 from tests.page_world import CHAT, EVENTS, HTML, SWITCH
-from tests.replicas import cluster
 from tests.serving import GREEDY, linked
 from tests.system import ask
+from tests.test_gateway_http import api, until_ready
 from tests.test_http_front import TWO, of_tenants
 from tests.test_http_limits import raw
 from verify_server.access.client_limits import ClientLimits, Rate
 from verify_server.access.clients import GUESS_S
-from verify_server.cluster.gateway_metrics import gateway_metrics
-from verify_server.cluster.gateway_sequences import GatewaySequences
-from verify_server.front.fleet import GatewayView
-from verify_server.front.http_front import http_front
 from verify_server.front.operators import Operators, operators
 
 KITCHEN = {"tenant": "local", "device": "kitchen", "drafting": False}
@@ -274,20 +268,9 @@ def test_the_file_of_keys(tmp_path):
 # -- a gateway ----------------------------------------------------------------------------------------------------
 
 
-@asynccontextmanager
-async def gateway(config=CONFIG, **options):
-    """Yields (cluster, HTTP address)."""
-    async with cluster("a", "b", text=_Text(), **options) as one:
-        sequences = GatewaySequences(one.serving.gateway)
-        view = GatewayView(gateway_metrics(one.serving.gateway, one))
-        async with sequences.learning(), http_front(config, sequences.clients.limits) as front:
-            front.open(sequences, (), view)
-            yield one, front.address
-
-
 def test_a_gateway_shows_its_replicas_to_operators(keyed):
     async def scenario():
-        async with gateway(keyed, tenants=TWO) as (_, address):
+        async with api("a", "b", config=keyed, tenants=TWO) as (_, address):
             async with asking(address, "token-a") as client:
                 assert (await first_look(client))[0] == 401
             async with asking(address, "operator-1") as client:
@@ -301,11 +284,8 @@ def test_a_gateway_shows_its_replicas_to_operators(keyed):
 
 def test_a_gateways_page_answers():
     async def scenario():
-        async with gateway() as (_, address), asking(address) as client:
-            for _ in range(500):
-                if (await client.get("/readyz")).status_code == 200:
-                    break
-                await asyncio.sleep(0.01)
+        async with api("a", "b") as (_, address), asking(address) as client:
+            await until_ready(client)
             whole = (await client.post("/v1/chat/completions", json=QUESTION)).json()["choices"][0][
                 "message"
             ]["content"]

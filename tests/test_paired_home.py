@@ -272,26 +272,22 @@ def shown_names(address):
     return names_in(read_certificate(pem.encode(), ""))
 
 
-def test_a_new_certificate_counts_for_the_next_connection(tmp_path, monkeypatch):
+async def test_a_new_certificate_counts_for_the_next_connection(tmp_path, monkeypatch):
     monkeypatch.setattr("opensled.process.watched_file.CHECK_SECONDS", 0.0)
     home = Home(tmp_path / "home")
     _, token = add_device(home, "kitchen", HERE)
-
-    async def scenario():
-        tls = read_tls(str(home.cert), str(home.key), "")
-        async with serving(watched_tenants(home.tokens, TenantLimits()), tls=tls) as (_, address):
-            known = {"token": token, "tls": True, "tls_ca": home.ca}
-            async with linked(address, **known) as link:
-                await link.describe()
-                assert home.name_server(["hub.example"])
-                await link.describe()  # an open connection stays
-            assert "hub.example" in await asyncio.to_thread(shown_names, address)
-            async with linked(address, tls_name="hub.example", **known) as link:
-                await link.describe()
-            home.cert.write_text("damaged")
-            assert "hub.example" in await asyncio.to_thread(shown_names, address)
-
-    asyncio.run(scenario())
+    tls = read_tls(str(home.cert), str(home.key), "")
+    async with serving(watched_tenants(home.tokens, TenantLimits()), tls=tls) as (_, address):
+        known = {"token": token, "tls": True, "tls_ca": home.ca}
+        async with linked(address, **known) as link:
+            await link.describe()
+            assert home.name_server(["hub.example"])
+            await link.describe()  # an open connection stays
+        assert "hub.example" in await asyncio.to_thread(shown_names, address)
+        async with linked(address, tls_name="hub.example", **known) as link:
+            await link.describe()
+        home.cert.write_text("damaged")
+        assert "hub.example" in await asyncio.to_thread(shown_names, address)
 
 
 async def test_a_certificate_must_name_the_server_by_the_name_that_is_asked_for(tmp_path):

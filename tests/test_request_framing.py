@@ -60,6 +60,7 @@ REFUSED = {
     "a lone CR in a header": posted(LENGTH + b"x-a: b\rtransfer-encoding: chunked\r\n", BODY),
     "a fold before the first header": b"GET / HTTP/1.1\r\n host: 127.0.0.1\r\n\r\n",
     "headers of 66 KB": posted(b"cookie: a=%s\r\n" % (b"x" * 66_000) + LENGTH, BODY),
+    "many headers of 66 KB": posted(b"".join(b"x%05d:\r\n" % each for each in range(7_333)) + LENGTH, BODY),
     "a path of 66 KB": b"GET /%s HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n" % (b"x" * 66_000),
     "two hosts": posted(b"host: 127.0.0.2\r\n" + LENGTH, BODY),
     "a chunk with a sign": posted(CHUNKED, chunk(BODY, b"+%x" % len(BODY)) + b"0\r\n\r\n"),

@@ -11,9 +11,21 @@ from edge_client.draft_servers.address import draft_address
 from edge_client.draft_servers.completions import CompletionsText
 from edge_client.draft_servers.http_stream import STREAM_TOKENS
 from edge_client.draft_servers.ollama import OllamaText
-from edge_client.draft_servers.served_text import MOST, NEAR, ServedText, _latest
+from edge_client.draft_servers.served_text import MOST, NEAR, ServedText, _latest, pieces_of
+from edge_client.draft_servers.server import ServerFactory
+from edge_client.drafters.base import DrafterOptions
 from edge_client.drafters.outage import Outage
-from tests.draft_stubs import HANDLERS, STORY, OllamaHandler, Stub, narrator, stub_of
+from tests.draft_stubs import (
+    HANDLERS,
+    STORY,
+    CompletionsHandler,
+    OllamaHandler,
+    RouterHandler,
+    Stub,
+    narrator,
+    stub_of,
+)
+from tests.tiny_drafts import tiny_info, tiny_tokenizer
 
 DIALECTS = {"ollama": OllamaText, "completions": CompletionsText}
 
@@ -107,6 +119,23 @@ def test_a_text_that_ends_within_a_character_waits_for_the_rest(stub, source):
     assert texts(source, 1) == b"" and not stub.heard
     source.follow(b"\xff and " + STORY.encode())  # no text: a server gets a replacement
     assert texts(source, 1) == b"" and prompts(stub) == ["\ufffd and " + STORY]
+
+
+@pytest.mark.parametrize("handler", [RouterHandler, OllamaHandler, CompletionsHandler])
+@pytest.mark.parametrize("name", ["\ud800x", "\x1b[2J\u202egnp", "a\nb", "n" * 5000])
+def test_whatever_a_model_is_called_costs_drafts_at_most(handler, name):
+    with stub_of(handler, models=(name,), writer=narrator(STORY)) as stub:
+        made = ServerFactory("", 0, DrafterOptions(draft_url=stub.url))
+        made.fit(tiny_info(), tiny_tokenizer())
+    shown = made.name + made.note
+    assert len(shown) < 400 and shown.replace("\ud800", "").isprintable()
+
+
+def test_a_long_chunk_comes_in_pieces_that_are_soon_tokenized():
+    """All at once, 200 KB of one word hold a device for seconds."""
+    *pieces, end = pieces_of("ü" * 2000, is_end=True)
+    assert b"".join([piece.text for piece in pieces]).decode() == "ü" * 2000 and end.is_end
+    assert len(pieces) > 1 and all(len(piece.text) <= NEAR for piece in pieces)
 
 
 def test_of_a_long_text_the_end_is_sent_from_a_place_that_stays():

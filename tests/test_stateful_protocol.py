@@ -19,7 +19,7 @@ from opensled.core.turns import hear
 from scheduler.fcfs import Fcfs
 from scheduler.plan import SchedulingPolicy
 from tests.by_hand import HandLoop, Server, Wire
-from tests.fakes import FakeEngine, FakeText, continuation
+from tests.fakes import UNLIMITED, FakeEngine, FakeText, continuation
 from tests.hypothesis_profiles import bounded
 from tests.rounds import looping
 from verify_server.admission.session_manager import SessionLimits, SessionManager
@@ -84,7 +84,7 @@ class Protocol(RuleBasedStateMachine):
         wire = Wire()
         self.wires.append(wire)
         server = self.servers[self.current]
-        work = serve_stream(server.manager, "local", wire.server_receive, wire.server_send)
+        work = serve_stream(server.manager, "local", wire.server_receive, wire.server_send, None, UNLIMITED)
         self.tasks.append(self.loop.create_task(work))
         return wire
 

@@ -12,7 +12,6 @@ from opensled.core.messages import Draft, DraftBlock, Failure, Open, SamplingPar
 from tests.fakes import IMPATIENT, POISON, FakeEngine, OracleDrafter, Weather, continuation, next_token
 from tests.system import FOREVER, ask, running
 from verify_server.admission.session_manager import SessionLimits
-from verify_server.front.session_stream import serve_stream
 
 PROMPT = [3, 1, 4, 1, 5]
 EXPECTED = tuple(continuation(PROMPT, 40))
@@ -162,7 +161,7 @@ async def test_two_sends_of_a_stream_never_overlap():
         sending -= 1
 
     async with running(FakeEngine()) as network:
-        await serve_stream(network.manager, "local", receive, send)
+        await network.serve(receive, send)
         assert isinstance(replies[-1], Failure) and replies[-1].code == "future_base"
         assert not network.manager.remembered
 

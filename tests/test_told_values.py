@@ -7,8 +7,12 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import tomllib
 
 from edge_client.drafters import DRAFTERS
+from opensled.cli.config import options
+from opensled.cli.main import CONFIGS, VERBS
+from opensled.net.address import NEAR_NAMES
 from tests.layers import ROOMS
 from verify_server.options.registries import SERVER_DRAFTERS
 
@@ -32,6 +36,7 @@ drafters: in {} seconds, as measured, and {} at least => edge_client.drafters.wi
 drafters: at most {} tokens and depth {} => opensled.drafting.growth: MAX_NODES, DEEPEST
 drafters: `--min-gain` ({}) => lab.training.adapting.config: AdaptConfig.min_gain
 drafters: (the newest {} of a tenant) => adapt.handout.draft_store: KEPT
+hardware: tells a gain once {} draft tokens were => edge_client.doctor.trial: ENOUGH
 operations: {} attempts without a byte => opensled.models.download: ATTEMPTS
 operations: up to {} million parameters once more in 16 bits, if => opensled.models.widened: MAX_BYTES // 2 // 10**6
 operations: up to {} million … fewer than {} % => verify_server.engine.llamacpp.agreement: MAX_BYTES // 2 // 10**6, 100 * LEAST
@@ -49,9 +54,12 @@ operations: silent for {} s … up to {} of the => edge_client.offline.modes: Of
 operations: seconds ({}; with `local-only` {}) => edge_client.offline.modes: RetryPolicy.give_up, LOCAL_GIVE_UP
 operations: `heartbeat` seconds ({}; => http_api.backend: HEARTBEAT
 operations: up to {} s (a server's `http-wait`), {} at a time => http_api.waiting_room: WAIT_SECONDS, MOST
+operations: Of one place in the code come at most {} warnings in {} s => opensled.process.logs: _Stderr.many, _Stderr.period
+operations: never take one place of {}, => scheduler.admission: BACKGROUND
 operations: no turn for {} s => opensled.net.probes: STUCK_S
 operations: at most {} pairs => opensled.metrics.answer_counts: MOST
 protocol: up to {} seconds, … for {} seconds to open => edge_client.link.remote: RetryPolicy.slowest_retry, RetryPolicy.first_open
+protocol: {} KiB, and for each position of the context {} bytes => verify_server.access.client_limits: FIXED_BYTES >> 10, TEXT_BYTES
 protocol: More than {} moves => edge_client.link.moves: MAX_MOVES
 protocol: At {} unread messages => verify_server.round.outbox: MAX_UNREAD
 security: The server's lasts {} years … after {}, … lasts {}. => home.desk.home: LIFETIME // YEAR, RENEWED_AFTER // YEAR, AUTHORITY_LIFETIME // YEAR
@@ -104,3 +112,26 @@ def test_the_lists_that_the_pages_repeat_are_whole() -> None:
     assert set(re.findall(r"`(\w+)`", roomed)) == set(ROOMS)
     outside = {file.name for package in ROOMS for file in (ROOT / package).glob("*.py")}
     assert outside <= {"__init__.py", "__main__.py"}
+    extras = (
+        (ROOT / "docs/install.md").read_text().partition("| extra |")[2].partition("\n\n")[0].splitlines()
+    )
+    named = [set(re.findall(r"`([\w-]+)`", row.split(" | ")[0])) for row in extras[2:]]
+    assert set().union(*named) == extras_of("pyproject.toml")
+    assert set().union(*named[:6]) == extras_of("deploy/edge/pyproject.toml") and "adapt" in named[5]
+
+
+def extras_of(file: str) -> set[str]:
+    return {*tomllib.loads((ROOT / file).read_text())["project"]["optional-dependencies"]}
+
+
+def test_what_no_configuration_file_may_set_is_named() -> None:
+    all_options = [option for verb in VERBS for option in options(CONFIGS.get(verb))]
+    typed = {option.name.replace("_", "-") for option in all_options if option.metadata["typed"]}
+    told = (ROOT / "docs/operations.md").read_text().partition("config.toml` (not")[2].partition(")")[0]
+    assert set(re.findall(r"`--([\w-]+)`", told)) == typed
+
+
+def test_ends_of_names_of_this_machine_are_those_that_only_networks_give() -> None:
+    told = (ROOT / "docs/security.md").read_text().partition("an end that only networks give, such as ")[2]
+    ends = re.findall(r"`(?:\.TAILNET)?(\.[a-z.]+)`", told.partition(", with TLS")[0])
+    assert len(ends) == 3 and set(ends) <= set(NEAR_NAMES)

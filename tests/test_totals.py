@@ -13,12 +13,12 @@ PRODUCT, LAB, TESTS = "lines of the product", "lines of testbed, training, bench
 # Lower a number as soon as its count falls. None is ever raised: lines that are lent are in BORROWED.
 CEILINGS = {
     PRODUCT: 70_161,
-    LAB: 44_133,
+    LAB: 43_488,
     TESTS: 94_330,
     "kernel: lines": 12_169,
     "kernel: public classes of the server": 85,
     "kernel: imports of the shell": 64,
-    "public classes": 750,
+    "public classes": 747,
     "public names defined twice": 84,
     "value classes made at one place": 140,
     "numeric constants of the product's modules": 713,
@@ -41,7 +41,7 @@ BORROWED = {
         "paid: the doctor measures and guesses no more": -334,
         "paid: constants, moves, default drafts": -25,
     },
-    TESTS: {"what people meet": 1_354, "what attackers found": 118},
+    TESTS: {"what people meet": 1_354, "what attackers found": 123},
 }
 MAX_BORROWED = {PRODUCT: 2_500, TESTS: 1_500}
 

@@ -130,7 +130,7 @@ class Exchange:
         except OSError as error:
             raise NotReady(f"the connection broke: {_cause(error)}") from error
         except h11.RemoteProtocolError as error:
-            raise DraftSourceError(f"it gave no answer of HTTP: {error}") from error
+            raise DraftSourceError(f"it gave no answer of HTTP: {first_line(error)}") from error
 
     def close(self) -> None:
         """End the exchange; a server that generates notices."""
@@ -151,7 +151,7 @@ def _connect(address: DraftAddress) -> socket.socket:
 
 def _request(http: h11.Connection, address: DraftAddress, path: str, body: dict[str, Any] | None) -> bytes:
     if address.model and body is None:
-        path += f"?model={quote(address.model, safe='')}"
+        path += f"?model={quote(address.model, safe='', errors='replace')}"
     named = {"model": address.model} if address.model else {}
     content = b"" if body is None else json.dumps({**named, **body}).encode()
     headers = [

@@ -43,7 +43,9 @@ def pieces_of(text: object, is_end: bool, confidence: float = 1.0) -> list[Piece
     """
     if text is not None and not isinstance(text, str):
         raise DraftSourceError("its chunk holds no text")
-    pieces = [Piece(text.encode("utf-8", "replace"), confidence)] if text else []
+    data = (text or "").encode("utf-8", "replace")
+    # All of a long chunk at once would be tokenized again for seconds.
+    pieces = [Piece(data[at : at + NEAR], confidence) for at in range(0, len(data), NEAR)]
     return [*pieces, Piece(b"", is_end=True)] if is_end else pieces
 
 

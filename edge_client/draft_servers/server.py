@@ -22,6 +22,7 @@ from edge_client.drafters.streamed import StreamedDrafter
 from edge_client.drafters.window import Window
 from opensled.core.errors import OpenSledError, UsageError, VocabularyMismatch
 from opensled.core.messages import DraftToken, ModelInfo
+from opensled.core.printable import visible_line
 from opensled.core.sampling import Sampler
 from opensled.text.tokenizer import TargetTokenizer
 
@@ -118,7 +119,7 @@ class DraftServer:
             found.address, facts, tokenizer, target.vocab_size
         )
         self.mode = "token ids" if self._speaks_ids else "text"
-        self.name = f"{found.kind} {found.model} by {self.mode}"
+        self.name = f"{found.kind} {visible_line(found.model)[: detection.MAX_NAME]} by {self.mode}"
 
     def create(self) -> Drafter:
         """A drafter for one sequence at a time."""

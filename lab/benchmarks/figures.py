@@ -92,13 +92,6 @@ PARTS = (
         out="--baseline {}/quick_baseline.json",
     ),
     Part(
-        "draft server",
-        ("draft_server.json",),
-        "lab.benchmarks.draft_server",
-        (),
-        ("edge_client/draft_servers", *DEVICE),
-    ),
-    Part(
         "remote drafts",
         ("remote_drafts.json",),
         "lab.benchmarks.remote_drafts",
@@ -124,16 +117,6 @@ PARTS = (
     Part("cells", ("regimes.json",), "lab.benchmarks.regimes", (), (*SIMULATED, *ROUND)),
     Part("grid smollm2", ("grid-smollm2.json",), "lab.benchmarks.grid", ("--pair", "smollm2"), SIMULATED),
     Part("hierarchy", ("hierarchy.json",), "lab.benchmarks.hierarchy", (), ("relay", *SIMULATED)),
-    Part(
-        "hubs", ("hierarchy_capacity.json",), "lab.benchmarks.hierarchy_capacity", (), ("relay", *SIMULATED)
-    ),
-    Part(
-        "tiers",
-        ("hierarchy_agreement.json",),
-        "lab.benchmarks.hierarchy_agreement",
-        (),
-        ("relay", *SIMULATED),
-    ),
     _real("default"),
     _real("torch"),
     Part(
@@ -193,7 +176,9 @@ PARTS = (
 
 # Figures whose question is closed, and the commit that has their program last.
 CLOSED_NAMES = ("adaptation", "doctor", "llamacpp_flips", "prebuilt", "serving_stages", "vocabularies")
-CLOSED = {f"{name}.json": "c4eddd60" for name in CLOSED_NAMES}
+CLOSED = {f"{name}.json": "c4eddd60" for name in CLOSED_NAMES} | dict.fromkeys(
+    ("draft_server.json", "hierarchy_agreement.json", "hierarchy_capacity.json"), "eecc1f5d"
+)
 
 
 class Stale(NamedTuple):
@@ -260,9 +245,7 @@ def _measured(part: Part, out: Path) -> Done:
 
 def table(done: Sequence[Done]) -> str:
     """Minutes of each part and of all."""
-    lines = [
-        f"{each.name:18}{each.seconds / 60:7.1f} min{'' if not each.code else '  FAILED'}" for each in done
-    ]
+    lines = [f"{each.name:18}{each.seconds / 60:7.1f} min{'  FAILED' * each.code}" for each in done]
     return "\n".join([*lines, f"{'all':18}{sum(each.seconds for each in done) / 60:7.1f} min"])
 
 
@@ -273,13 +256,12 @@ def _tell(found: Sequence[Stale]) -> int:
 
 def stale(folder: Path, changed: Callable[[str, Sequence[str]], int] | None = None) -> list[Stale]:
     """JSON files of the parts that are too old. `changed`: commits between one and HEAD that touch some paths."""
-    changed = changed or commits_since
-    found = []
-    for part in PARTS:
-        for file in part.files:
-            if file.endswith(".json") and (why := _why(folder / file, part.rests_on, changed)):
-                found.append(Stale(file, why, part.kept))
-    return found
+    return [
+        Stale(file, why, part.kept)
+        for part in PARTS
+        for file in part.files
+        if file.endswith(".json") and (why := _why(folder / file, part.rests_on, changed or commits_since))
+    ]
 
 
 def _why(path: Path, rests_on: Sequence[str], changed: Callable[[str, Sequence[str]], int]) -> str:
@@ -290,13 +272,10 @@ def _why(path: Path, rests_on: Sequence[str], changed: Callable[[str, Sequence[s
     if not commits or "" in commits:
         return "does not say where it comes from"
     counts = {commit: changed(commit, rests_on) for commit in commits}
-    for commit, count in counts.items():
-        if count < 0:
-            return f"comes from a commit that is not here, {commit[:8]}"
-    commit = max(counts, key=counts.__getitem__)
-    return (
-        f"{counts[commit]} commits have touched what it rests on since {commit[:8]}" if counts[commit] else ""
-    )
+    if gone := [commit for commit, count in counts.items() if count < 0]:
+        return f"comes from a commit that is not here, {gone[0][:8]}"
+    count, commit = max((count, commit) for commit, count in counts.items())
+    return f"{count} commits have touched what it rests on since {commit[:8]}" if count else ""
 
 
 def _origins(document: Any) -> list[dict[str, Any]]:

@@ -3,8 +3,7 @@
     python -m lab.benchmarks.hierarchy [--quick] [--targets NAME,...] [--jobs N] [--out FOLDER]
 
 In each cell every chain of device, hub and cloud is simulated with several block lengths and models, over recordings
-of three real models of the tiny family. How far the simulator is to be trusted says lab.benchmarks.hierarchy_agreement,
-and how many users a server holds lab.benchmarks.hierarchy_capacity. Writes hierarchy.json, and the tables in README.md.
+of three real models of the tiny family. Writes hierarchy.json, and the tables in README.md.
 With --show the tables of an earlier run are printed, and nothing is measured.
 """
 
@@ -33,6 +32,7 @@ from lab.benchmarks.hierarchy_cells import (
 )
 from lab.benchmarks.hierarchy_view import cells_of, cells_table, section, summary
 from lab.benchmarks.program import (
+    FOLDER,
     add_quick_and_out,
     exit_code,
     folder_of,
@@ -125,14 +125,9 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = parser_of(NAME, __doc__)
     add_quick_and_out(parser)
     add = parser.add_argument
-    add(
-        "--targets",
-        default=",".join(USUAL),
-        metavar="NAME,...",
-        help=f"of {', '.join(TARGETS)}; default %(default)s",
-    )
+    add("--targets", default=",".join(USUAL), help=f"of {', '.join(TARGETS)}; default %(default)s")
     add("--jobs", type=int, default=2, metavar="N", help="simulations at a time; default %(default)s")
-    add("--show", type=Path, metavar="JSON", help="measure nothing: the tables of an earlier run")
+    add("--show", type=Path, nargs="?", const=FOLDER / f"{NAME}.json", help="measure nothing: an earlier run")
     return parser.parse_args(words)
 
 

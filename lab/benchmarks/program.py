@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 from lab.testbed import provenance
 from opensled.cli.main import INTERRUPTED
 from opensled.core.errors import OpenSledError, UsageError
-from opensled.process.registry import remedy_of
 
 FOLDER = Path("docs/benchmarks")
 CORES = os.sched_getaffinity(0)
@@ -61,9 +60,6 @@ def exit_code(work: Callable[[], int]) -> int:
     except OpenSledError as error:
         say(f"error: {error}")
         return error.exit_code
-    except ModuleNotFoundError as error:
-        say(f"error: {error}{remedy_of(error)}")
-        return 1
     except KeyboardInterrupt:
         return INTERRUPTED
 

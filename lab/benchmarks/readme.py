@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from lab.benchmarks import (
-    hierarchy_agreement,
-    hierarchy_capacity,
     hierarchy_view,
     program,
     real_view,
@@ -27,8 +25,6 @@ OWN: Mapping[str, Callable[[Any], list[str]]] = {
     "heads": server_drafts_view.section,
     "server_default": server_drafts_view.section,
     "hierarchy": hierarchy_view.section,
-    "hierarchy_agreement": hierarchy_agreement.section,
-    "hierarchy_capacity": hierarchy_capacity.section,
 }
 HEAD = """# Benchmarks
 

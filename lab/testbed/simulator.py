@@ -12,10 +12,7 @@ one is given).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from functools import partial
-from multiprocessing import get_context
 from typing import NamedTuple
 
 from hw_profiles import catalog
@@ -58,24 +55,6 @@ def simulate(fleet: Fleet, traces: TraceSet, load: Load, overhead: Overhead = Ov
     that does not exist.
     """
     return simulate_users(fleet, traces, load, range(fleet.users), overhead).result
-
-
-def simulate_parts(
-    fleet: Fleet,
-    verifiers: int,
-    traces: TraceSet,
-    load: Load,
-    overhead: Overhead = Overhead(),
-    workers: int = 2,
-) -> list[Simulated]:
-    """One simulation for each verifier, on `workers` processes. User n asks verifier n modulo `verifiers`; each of
-    them is a server like the fleet's."""
-    shares = [range(first, fleet.users, verifiers) for first in range(verifiers)]
-    run = partial(simulate_users, fleet, traces, load, overhead=overhead)
-    if workers == 1:
-        return [run(share) for share in shares]
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        return list(pool.map(run, shares))
 
 
 def simulate_users(

@@ -3,6 +3,7 @@
 import argparse
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -50,6 +51,8 @@ def main(argv: list[str] | None = None) -> int:
     if argv is None:
         require_utf8()
         distribution.find_own_first()
+        if os.getpid() == 1:  # of a container: there the kernel drops a signal without a handler
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     prepare_streams()
     try:
         code = run(sys.argv[1:] if argv is None else argv)

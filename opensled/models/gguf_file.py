@@ -74,20 +74,22 @@ def _read(path: Path, modified: int, size: int) -> Head:
         return _head(_MetadataReader(file))
 
 
-def read_opening(path: Path) -> tuple[dict[str, Any], int]:
-    """The keys before the vocabulary, which say what a file is, and its number of tensors; none of a damaged file."""
+def read_opening(path: Path) -> tuple[dict[str, Any], dict[str, TensorInfo] | None]:
+    """The keys, which say what a file is, without the values of arrays, and its tensors (`start` counts from the first
+    one's); None, and the keys before the damage, of a damaged file."""
     keys: dict[str, Any] = {}
     try:
         with path.open("rb") as file:
             reader = _MetadataReader(file)
             tensors, pairs = _begin(reader)
             for _ in range(pairs):
-                if (key := reader.text()).startswith("tokenizer.ggml.tokens"):
-                    break
-                keys[key] = reader.value(reader.number(4))
-            return keys, tensors
+                key, kind = reader.text(), reader.number(4)
+                keys[key] = None if kind == ARRAY else reader.value(kind)
+                if kind == ARRAY:
+                    reader.pass_over()
+            return keys, {reader.text(): _tensor(reader) for _ in range(tensors)}
     except (OSError, ValueError, struct.error):
-        return {}, -1
+        return keys, None
 
 
 def _begin(reader: _MetadataReader) -> tuple[int, int]:
@@ -150,6 +152,15 @@ class _MetadataReader:
 
     def text(self) -> str:
         return self.take(self.number(10)).decode("utf-8", "replace")
+
+    def pass_over(self) -> None:
+        """An array, which may hold a vocabulary: as texts it would take five times as long."""
+        kind, count = self.number(4), self.number(10)
+        if kind != STRING:
+            self.take(count * np.dtype(NUMBERS.get(kind, "u1")).itemsize)
+            return
+        for _ in range(count):
+            self.take(int.from_bytes(self.take(8), "little"))
 
     def value(self, kind: int) -> Any:
         if kind == ARRAY:

@@ -118,7 +118,10 @@ class HubClient:
 
     def _next_page(self, link: str) -> str | None:
         """The path of the next page, which only this hub is asked for."""
-        found = re.search(r'<([^>\s]*)>\s*;[^,]*\brel="?next', link)
+        parts = (
+            re.match(r'<([^>\s]*)>\s*;.*\brel="?next', part) for part in re.split(r",\s*(?=<)", link.strip())
+        )
+        found = next(filter(None, parts), None)
         path = found[1].removeprefix(self.endpoint) if found else ""
         return path if path.startswith("/") else None
 

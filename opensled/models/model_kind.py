@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ UNFINISHED = (".incomplete", ".part", ".partial", ".crdownload", ".download", ".
 POINTER = b"version https://git-lfs"
 INDEX = "model.safetensors.index.json"
 OWN = "the model's own GGUF file"
+MIN_CONTEXT = 64  # positions of a context: as many are read at once to time a model
 # Type or architecture of a GGUF file that writes no text -> what it is, and what to give instead
 UNFIT = {
     r"mmproj|clip": ("the projector of a vision model (mmproj)", OWN),
@@ -146,15 +147,15 @@ def _of_gguf(path: Path) -> str:
     keys, tensors = read_opening(path)
     what, instead = _unfit(path, keys, tensors)
     if not what:
-        return _out_of_bounds(path, keys)
+        return _out_of_bounds(path, keys, tensors or {})
     beside = (model.files[0] for model in gguf_models(item.name for item in path.parent.iterdir()))
     others = ((name, path.with_name(name)) for name in beside)
     fit = next((name for name, other in others if not _unfit(other, *read_opening(other))[0]), "")
     return f"{path} is {what}, and no language model; give {instead}{f' ({fit})' if fit else ''}"
 
 
-def _out_of_bounds(path: Path, keys: dict[str, Any]) -> str:
-    """The count in a GGUF file at which llama.cpp would end this process (GGML_ASSERT); "" = none is."""
+def _out_of_bounds(path: Path, keys: dict[str, Any], tensors: Mapping[str, Any]) -> str:
+    """What in a GGUF file would make llama.cpp end this process (GGML_ASSERT); "" = nothing."""
     architecture = keys.get("general.architecture", "")
     layers, experts, used = (
         keys.get(f"{architecture}.{name}", usual)
@@ -164,17 +165,24 @@ def _out_of_bounds(path: Path, keys: dict[str, Any]) -> str:
         return f"{path} is damaged: it says that it has {layers!r:.40} layers; download it again"
     if used not in range(bool(experts), (experts if isinstance(experts, int) else 0) + 1):
         return f"{path} is damaged: it uses {used!r:.40} of {experts!r:.40} experts; download it again"
+    for key, value in keys.items():
+        is_low = value in range(1, MIN_CONTEXT) if key == f"{architecture}.context_length" else False
+        if is_low or (key.endswith("_epsilon") and not (isinstance(value, float) and value >= 0)):
+            return f"{path} is damaged: it says that {key!r:.80} is {value!r:.40}; download it again"
+    for name, info in tensors.items():
+        if name.endswith("norm.weight") and (0 in info.shape or info.kind):  # F32 is 0
+            return f"{path} is damaged: {name!r:.80} is empty, or not of 32-bit floats; download it again"
     return ""
 
 
-def _unfit(path: Path, keys: dict[str, Any], tensors: int) -> tuple[str, str]:
+def _unfit(path: Path, keys: dict[str, Any], tensors: Mapping[str, Any] | None) -> tuple[str, str]:
     """Of UNFIT; "" twice for a model that writes text."""
     architecture = str(keys.get("general.architecture", ""))
     words = [str(keys.get("general.type", "")), architecture]
     own = (f"{architecture}.", "tokenizer.")
-    if architecture and tensors > 0 and not any(key.startswith(own) for key in keys):
+    if architecture and tensors and not any(key.startswith(own) for key in keys):
         words.append("flux")  # as programs for pictures write it; llama.cpp's models tell of their layers
-    if not tensors and "split.count" not in keys and not SPLIT.search(path.stem):
+    if tensors == {} and "split.count" not in keys and not SPLIT.search(path.stem):
         words.append("vocab")
     if keys.get(f"{architecture}.pooling_type"):
         words.append("pooling")
@@ -201,6 +209,7 @@ def _of_config(folder: Path) -> str:
 def why_papers(folder: object, names: Set[str], read: Callable[[str], dict[str, Any]]) -> str:
     """Why a model is none to serve, by the papers beside its weights, which `read` gives; "" = they do not tell."""
     config = read("config.json")
+    kinds = config.get("architectures")
     quantized = config.get("quantization_config") or {}
     method = quantized.get("quant_method") if isinstance(quantized, dict) else None
     weights = [name for name in names if re.search(r"\.(safetensors|gguf)$|^pytorch_model", name)]
@@ -209,7 +218,7 @@ def why_papers(folder: object, names: Set[str], read: Callable[[str], dict[str, 
         return f"{folder} is an adapter (LoRA) of {base}; give that model, or both merged (merge_and_unload)"
     if names & {"modules.json", "1_Pooling", "config_sentence_transformers.json"} or any(
         re.search(r"(Classification|MaskedLM|QuestionAnswering|BertModel|RobertaModel)$", str(kind))
-        for kind in config.get("architectures") or ()
+        for kind in (kinds if isinstance(kinds, list) else ())
     ):
         return f"{folder} is a model for embeddings, ranking or sorting; give one that writes text"
     if config.get("is_encoder_decoder"):

@@ -262,7 +262,7 @@ def last_word(message: str) -> None:
     if _as_json():
         logging.getLogger("opensled").error(" ".join(message.split("\n")))
     else:
-        print("error:", visible_line(message), file=sys.stderr)
+        print("error:", _short(visible_line(message), 4_000), file=sys.stderr)
 
 
 def _log_crash(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

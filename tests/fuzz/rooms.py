@@ -18,7 +18,7 @@ from opensled.core.messages import Draft, DraftBlock, Open
 from scheduler.fcfs import Fcfs
 from tests.by_hand import HandLoop, Server, Wire
 from tests.fake_backend import FakeBackend
-from tests.fakes import VOCAB, FakeEngine, FakeText
+from tests.fakes import UNLIMITED, VOCAB, FakeEngine, FakeText
 from tests.rounds import looping
 from tests.small_tokenizer import small_tokenizer
 from verify_server.admission.session_manager import SessionLimits, SessionManager
@@ -78,7 +78,9 @@ class Room:
 
     def connect(self) -> Wire:
         wire = Wire()
-        work = serve_stream(self.server.manager, "local", wire.server_receive, wire.server_send)
+        work = serve_stream(
+            self.server.manager, "local", wire.server_receive, wire.server_send, None, UNLIMITED
+        )
         self.wires.append((wire, self.loop.create_task(work)))
         return wire
 

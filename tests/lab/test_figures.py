@@ -8,11 +8,13 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from lab.benchmarks import FIGURES, figures
+from lab.benchmarks import FIGURES, figures, peer_server, serving
 from lab.benchmarks.cited import cited, faults, main, renewed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -126,3 +128,20 @@ def test_the_command_says_what_differs(tmp_path, monkeypatch, capsys):
     page = tmp_path / "page.md"
     page.write_text("99<!-- serving.json: nothing -->")
     assert main([str(page)]) == 1 and "has no nothing" in capsys.readouterr().out
+
+
+def test_a_peer_that_is_not_installed_is_named_before_anything_is_loaded(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("OPENSLED_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(peer_server, "find_spec", lambda name: None)
+    assert serving.main(["--quick"]) == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: llama.cpp's server needs one more package: ") and "[bench]" in line
+
+
+@pytest.mark.parametrize(("figure", "library"), [("serving", "llama_cpp"), ("grid", "numpy")])
+def test_a_library_that_is_not_installed_is_named_with_its_extra(figure, library):
+    program = f"sys.modules[{library!r}] = None; run_module('lab.benchmarks.{figure}', run_name='__main__')"
+    words = [sys.executable, "-c", f"import sys; from runpy import run_module; {program}"]
+    ended = subprocess.run(words, capture_output=True, text=True)
+    (line,) = ended.stderr.splitlines()
+    assert ended.returncode == 1 and line.startswith("error: ") and "pip install" in line

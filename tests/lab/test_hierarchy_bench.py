@@ -8,9 +8,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lab.benchmarks.hierarchy import _where
-from lab.benchmarks.hierarchy_agreement import CELLS as EMULATED
-from lab.benchmarks.hierarchy_agreement import section as agreement_section
-from lab.benchmarks.hierarchy_capacity import Capacity, capacities
 from lab.benchmarks.hierarchy_cells import (
     HUBS,
     LOADS,
@@ -140,22 +137,3 @@ def test_a_job_gives_an_entry_and_none_where_there_is_no_room() -> None:
     assert Job(place, Option(FROM_HUB, (4,), middle="dense-70b"), SHORT).run() is not None
     nano = replace(place, hub="orin-nano-super")
     assert Job(nano, Option(FROM_HUB, (4,), middle="dense-70b"), SHORT).run() is None
-
-
-def test_the_users_of_a_capacity_are_dealt_out_to_hubs() -> None:
-    asked = capacities(Place("moe", "light"), 20.0)
-    hub = next(each for each in asked if each.option.path == FROM_HUB)
-    fleet = Capacity.fleet(hub, 6 * USERS)
-    assert fleet.users == 6 * USERS and fleet.hub is not None and fleet.hub.count == 6
-
-
-def test_emulated_fleets_have_a_hub_and_name_themselves() -> None:
-    assert len({cell.id for cell in EMULATED}) == len(EMULATED)
-    assert all(cell.fleet.hub and cell.fleet.users == USERS for cell in EMULATED)
-
-
-def test_the_agreement_shows_both_values_of_each_figure() -> None:
-    figure = {"emulated": 10.0, "simulated": 10.5, "error": 0.05}
-    cells = [{"id": "a", "figures": {"pace": figure}}, {"id": "b", "figures": {"batch": figure}}]
-    lines = agreement_section({"cells": cells, "provenance": {"command": "x"}})
-    assert "| a | 10.50 / 10.00 (+5.0 %) |  |" in lines and "| b |  | 10.50 / 10.00 (+5.0 %) |" in lines

@@ -20,7 +20,7 @@ from lab.testbed.load.records import RequestRecord, RunResult
 from lab.testbed.load.slo import Slo, paces, served
 from lab.testbed.simulated.compare import compare
 from lab.testbed.simulated.server import Overhead
-from lab.testbed.simulator import simulate, simulate_parts
+from lab.testbed.simulator import simulate
 from opensled.core.errors import UsageError
 from tests.lab.made_traces import made
 
@@ -193,30 +193,6 @@ def require_possible(fleet: Fleet, seed: int) -> None:
         assert record.wasted >= 0
     assert 0 <= result.server.busy_s <= result.end
     assert result.server.positions >= result.server.tokens - result.server.step_sessions
-
-
-# -- many verifiers ---------------------------------------------------------------------------------------------
-
-
-def results(fleet: Fleet, verifiers: int, workers: int) -> list[RunResult]:
-    return [part.result for part in simulate_parts(fleet, verifiers, TRACES, SHORT, workers=workers)]
-
-
-def test_users_are_spread_over_many_verifiers() -> None:
-    """Whether in one process or in two."""
-    fleet = kitchen(8)
-    alone = results(fleet, 4, workers=1)
-    assert [asdict(part) for part in alone] == [asdict(part) for part in results(fleet, 4, workers=2)]
-    assert [{record.user for record in part.requests} for part in alone] == [{n, n + 4} for n in range(4)]
-    assert {record.group for part in alone for record in part.requests} == {0, 1, 2}
-    one = simulate(fleet, TRACES, SHORT)
-    assert sum(part.server.tokens for part in alone) > one.server.tokens
-    assert sum(part.server.busy_s for part in alone) > one.end
-
-
-def test_one_verifier_is_the_plain_simulation() -> None:
-    (only,) = results(kitchen(), 1, workers=1)
-    assert asdict(only) == asdict(simulate(kitchen(), TRACES, SHORT))
 
 
 # -- pieces -----------------------------------------------------------------------------------------------------

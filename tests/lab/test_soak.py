@@ -192,6 +192,14 @@ def test_every_kind_comes_once_in_a_round():
         assert {next(order) for _ in FAULTS} == set(FAULTS)
 
 
+def test_the_page_names_every_fault():
+    page = (Path(__file__).parents[2] / "docs/testbed.md").read_text()
+    rows = page.partition("| fault |")[2].partition("\n\n")[0].splitlines()[2:]
+    floods = {name for name in FAULTS if name.startswith("flood ")}
+    named = {name for row in rows for name in row.split(" | ")[0].strip("| ").split(", ")}
+    assert named == {*FAULTS} - floods | {"five floods"} and len(floods) == 5
+
+
 def child(code: str, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     return subprocess.Popen(

@@ -63,11 +63,10 @@ class ByteStream:
         client: Client,
         account: StreamAccount,
         silent_s: float,
-        may_return: bool = True,
         padding: Padding | None = None,
     ) -> None:
-        """`may_return`: see `serve_stream`; `padding`: of what is written, None = none."""
-        self.may_return, self._padding = may_return, padding
+        """`padding`: of what is written, None = none."""
+        self._padding = padding
         self._context, self.client, self.account = context, client, account
         self.seconds: float | None = context.time_remaining()
         self.begun = self.silent = False  # whether a message has arrived; whether the peer takes none

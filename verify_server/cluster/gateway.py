@@ -12,7 +12,8 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -20,7 +21,7 @@ from typing import Any
 import grpc
 
 from opensled.core.errors import Overloaded, ProtocolError, Unreachable
-from opensled.core.messages import Moved, Open
+from opensled.core.messages import Failure, Moved, Open, ServerMessage
 from opensled.metrics.answer_counts import AnswerCounts
 from opensled.net.old_connection import over_old_connection
 from opensled.net.probes import DRAINING
@@ -28,10 +29,10 @@ from opensled.wire import codec
 from scheduler.cluster.placement import Directory, Heartbeat
 from verify_server.access.byte_stream import ByteStream, admit_call, client_of, run_stream
 from verify_server.access.client_limits import ClientLimits
-from verify_server.access.clients import Client, Clients
+from verify_server.access.clients import Client, Clients, StreamAccount
 from verify_server.access.security import Tenants, Tls
 from verify_server.access.signing import TOKEN_SECONDS, UNBEGUN, GatewayCredentials, TokenSigner, derive_key
-from verify_server.cluster.replica_links import LinkClosed, ReplicaLinks, own_cancellation
+from verify_server.cluster.replica_links import LinkClosed, ReplicaLinks, calling
 from verify_server.cluster.replica_router import ReplicaRouter
 from verify_server.front import service
 from verify_server.front.hand_out import SILENT_S, HandOut, NoHandOut
@@ -134,7 +135,7 @@ class Gateway:
         """The answer of any replica: all serve the same model. Raises Unreachable if none serves."""
         for beat in self.links.serving():
             # If this one has just stopped, the next one answers
-            with contextlib.suppress(grpc.aio.AioRpcError, LinkClosed):
+            with contextlib.suppress(LinkClosed):
                 return await self.links.of(beat).ask(method, request)
         raise Unreachable(NO_REPLICA)
 
@@ -148,6 +149,21 @@ class Gateway:
     async def _client(self, context: Any) -> Client:
         return await client_of(context, self.tenants, self.clients, self.stats.refused)
 
+    async def answer(
+        self, tenant: str, opening: Open, account: StreamAccount
+    ) -> AsyncGenerator[ServerMessage, None]:
+        """See `Sequences.answer`. A replica reads the prompt."""
+        self._count_in()
+        try:
+            beat = await self._admit(opening, tenant)
+        except Exception as error:
+            yield self._refusal(error)
+            return
+        call = self.links.of(beat).sequence(tenant, None, False, (codec.client_bytes(opening),))
+        async with aclosing(self._replies(beat, call)) as replies:
+            async for message in replies:
+                yield codec.server_message(message)
+
     async def _sequence(self, requests: Any, context: Any) -> None:
         self._count_in()
         client = await self._client(context)
@@ -157,36 +173,39 @@ class Gateway:
         client = await self._client(context)
         await run_stream(self.clients, client, context, SILENT_S, self._drafts.serve)
 
-    async def pass_through(self, stream: ByteStream) -> None:
-        """Serve one call of this process, whatever `proxy` says."""
-        self._count_in()
-        await self._serve(stream, passes=True)
-
-    async def _serve(self, stream: ByteStream, passes: bool = False) -> None:
+    async def _serve(self, stream: ByteStream) -> None:
         try:
             first = await stream.read()
             if first is None:
                 return
             message = _opening(first)
-            # An answer under way may need another replica.
-            if self.draining and not message.resume_token and not over_old_connection():
-                raise Overloaded("the server is shutting down; try again", retry_after=1.0)
-            beat = await self._place(message, stream.client.tenant)
+            beat = await self._admit(message, stream.client.tenant)
         except Exception as error:
-            failure = failure_of(error)
-            self.stats.refused[failure.code] += 1
-            await stream.write(codec.server_bytes(failure))
+            await stream.write(codec.server_bytes(self._refusal(error)))
             return
-        self.stats.placed[beat.replica] += 1
-        self.stats.resumed += bool(message.committed or message.resume_token)
-        if self._proxy or passes:
-            await self._forward(first, beat, stream, passes)
+        if self._proxy:
+            await self._forward(first, beat, stream)
         else:
             token = self._token(message, beat, stream.client.tenant)
             await stream.write(codec.server_bytes(Moved(beat.address, token)))
 
+    async def _admit(self, message: Open, tenant: str) -> Heartbeat:
+        """The replica for a sequence, which is counted there."""
+        # An answer under way may need another replica.
+        if self.draining and not message.resume_token and not over_old_connection():
+            raise Overloaded("the server is shutting down; try again", retry_after=1.0)
+        beat = await self._place(message, tenant)
+        self.stats.placed[beat.replica] += 1
+        self.stats.resumed += bool(message.committed or message.resume_token)
+        return beat
+
+    def _refusal(self, error: Exception) -> Failure:
+        failure = failure_of(error)
+        self.stats.refused[failure.code] += 1
+        return failure
+
     def _count_in(self) -> None:
-        """Count this task, which gRPC started for one call, as a sequence until it ends."""
+        """Count this task, which serves one call or answer, as a sequence until it ends."""
         handler = asyncio.current_task()
         assert handler is not None
         self._handlers.add(handler)
@@ -210,33 +229,37 @@ class Gateway:
         known = self._is_home(beat, message, tenant)
         return b"" if known else self._signer.sign(UNBEGUN, tenant, beat.replica)
 
-    async def _forward(self, first: bytes, beat: Heartbeat, stream: ByteStream, fronted: bool) -> None:
+    async def _forward(self, first: bytes, beat: Heartbeat, stream: ByteStream) -> None:
         """Forward both ways until the replica or the device ends; a device whose replica is lost reopens."""
-        call = self.links.of(beat).sequence(stream.client.tenant, stream.seconds, stream.padded, fronted)
+        call = self.links.of(beat).sequence(stream.client.tenant, stream.seconds, stream.padded)
         sending = asyncio.ensure_future(_send(first, stream, call))
         try:
-            while (message := await _next(call)) is not grpc.aio.EOF:
-                await stream.write(message)
-            code, details = await call.code(), await call.details()
-        except grpc.aio.AioRpcError as error:
-            code, details = error.code(), error.details()
-        except LinkClosed as error:
-            code, details = grpc.StatusCode.UNAVAILABLE, str(error)
+            async with aclosing(self._replies(beat, call)) as replies:
+                async for message in replies:
+                    await stream.write(message)
+        except LinkClosed as lost:
+            await stream.abort(lost.status, str(lost))
         finally:
             sending.cancel()
-            call.cancel()
-        if code is not grpc.StatusCode.OK:
+
+    async def _replies(self, beat: Heartbeat, call: Any) -> AsyncGenerator[bytes, None]:
+        """The messages of a replica; the call ends with them. Raises LinkClosed."""
+        try:
+            while (message := await _next(call)) is not grpc.aio.EOF:
+                yield message
+        except LinkClosed as lost:
             self.stats.lost += 1
-            log.info(
-                "a replica's stream is lost: %s", details, extra={"replica": beat.replica, "code": code.name}
-            )
-            told = grpc.StatusCode.UNAVAILABLE if code in _UNAVAILABLE else code
-            await stream.abort(told, f"the replica ended the stream: {details}")
+            told = {"replica": beat.replica, "code": lost.status.name}
+            log.info("a replica's stream is lost: %s", lost, extra=told)
+            status = grpc.StatusCode.UNAVAILABLE if lost.status in _UNAVAILABLE else lost.status
+            raise LinkClosed(f"the replica ended the stream: {lost}", status) from lost
+        finally:
+            call.cancel()
 
 
 async def _next(call: Any) -> Any:
-    """The next message of the replica, as bytes or EOF; raises AioRpcError or LinkClosed."""
-    with own_cancellation():
+    """The next message of the replica, as bytes or EOF; raises LinkClosed."""
+    with calling():
         return await call.read()
 
 

@@ -10,8 +10,7 @@ from contextlib import asynccontextmanager
 from opensled.core.errors import Unreachable
 from opensled.text.tokenizer import TargetTokenizer
 from opensled.wire import codec
-from verify_server.access.byte_stream import ByteStream
-from verify_server.cluster.gateway import CONSTANT_CALLS, LINGER, Gateway
+from verify_server.cluster.gateway import CONSTANT_CALLS, Gateway
 from verify_server.front.sequences import ServedModel
 
 NO_MODEL = "no replica has served yet; try again"
@@ -19,15 +18,13 @@ LOOK_SECONDS = 0.2  # between two looks for a replica that tells of its target; 
 
 
 class GatewaySequences:
-    """See `SequenceService`. The target is known once a replica has served."""
+    """See `Sequences`. The target is known once a replica has served."""
 
-    linger = LINGER
     patience = 30.0  # a replica takes so long to be replaced, if another one does not take over at once
 
     def __init__(self, gateway: Gateway) -> None:
         self.clients, self.tenants, self.refused = gateway.clients, gateway.tenants, gateway.stats.refused
-        self.answers = gateway.stats.answers
-        self._gateway = gateway
+        self.answers, self.answer, self._gateway = gateway.stats.answers, gateway.answer, gateway
         self._model: ServedModel | None = None
 
     def model(self) -> ServedModel:
@@ -40,9 +37,6 @@ class GatewaySequences:
         if self._model is None:
             return NO_MODEL
         return self._gateway.unready
-
-    async def serve(self, stream: ByteStream) -> None:
-        await self._gateway.pass_through(stream)
 
     @asynccontextmanager
     async def learning(self) -> AsyncIterator[GatewaySequences]:

@@ -40,14 +40,20 @@ _SERVES = health_pb2.HealthCheckRequest(service=codec.SERVICE_NAME)
 
 
 class LinkClosed(Unreachable):
-    """The directory dropped a replica while its link was in use."""
+    """A replica ended a call by an error, or the directory dropped it meanwhile; `status` is gRPC's."""
+
+    def __init__(self, reason: str, status: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE) -> None:
+        super().__init__(reason)
+        self.status = status
 
 
 @contextlib.contextmanager
-def own_cancellation() -> Iterator[None]:
-    """Raise LinkClosed where a call raises CancelledError because its channel was closed, not its caller cancelled."""
+def calling() -> Iterator[None]:
+    """Raise LinkClosed where a call fails, or is cancelled because its channel was closed and not by its caller."""
     try:
         yield
+    except grpc.aio.AioRpcError as error:
+        raise LinkClosed(error.details() or "", error.code()) from error
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         if task is None or task.cancelling():
@@ -68,21 +74,21 @@ class ReplicaLink:
         self._watching = asyncio.ensure_future(self._watch())
 
     async def ask(self, method: str, request: bytes) -> bytes:
-        """The reply, as bytes, to a call with a constant answer; raises grpc.aio.AioRpcError or LinkClosed."""
+        """The reply, as bytes, to a call with a constant answer; raises LinkClosed."""
         if method not in self._replies:
             call = self._channel.unary_unary(f"/{codec.SERVICE_NAME}/{method}")
-            with own_cancellation():
+            with calling():
                 self._replies[method] = await call(request, timeout=ASK_SECONDS, metadata=self._metadata(""))
         return self._replies[method]
 
-    def sequence(self, tenant: str, seconds: float | None, padded: bool, fronted: bool = False) -> Any:
+    def sequence(self, tenant: str, seconds: float | None, padded: bool, own: Any = None) -> Any:
         """A stream of raw bytes for a sequence of `tenant`; its time limit is `seconds`, None = none.
 
-        `padded`: the device has asked for padding; `fronted`: the gateway itself asks.
+        `padded`: the device has asked for padding; `own`: the messages of a gateway that asks itself.
         """
-        more = (*(METADATA if padded else ()), *(FRONTED if fronted else ()))
+        more = (*(METADATA if padded else ()), *(FRONTED if own else ()))
         method = self._channel.stream_stream(f"/{codec.SERVICE_NAME}/Sequence")
-        call = method(timeout=seconds, metadata=(*self._metadata(tenant), *more))
+        call = method(own, timeout=seconds, metadata=(*self._metadata(tenant), *more))
         self.streams += 1
         call.add_done_callback(self._release_stream)
         return call
@@ -91,9 +97,9 @@ class ReplicaLink:
         """Whether it serves now: its end may have reached the devices before this process."""
         health = health_pb2_grpc.HealthStub(self._channel)
         try:
-            with own_cancellation():
+            with calling():
                 reply = await health.Check(_SERVES, timeout=CONFIRM_SECONDS)
-        except (grpc.aio.AioRpcError, LinkClosed):
+        except LinkClosed:
             return False
         return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
 

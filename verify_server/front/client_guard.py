@@ -24,7 +24,7 @@ from verify_server.access.clients import Client, Clients, StreamAccount
 from verify_server.access.connections import peer_name
 from verify_server.access.security import LOCAL_TENANT
 from verify_server.front.operators import FLEET_PATHS, Operators
-from verify_server.front.sequences import SequenceService
+from verify_server.front.sequences import Sequences
 
 CALLER = "opensled.caller"  # in an ASGI scope: the `Caller` of a request
 RETRY_S = 1.0  # after which a client with too large requests is told to come back; chosen
@@ -47,7 +47,7 @@ class Caller:
 class ClientGuard:
     """Finds the client of each request, and lets it wait or refuses it."""
 
-    def __init__(self, app: ASGIApp, sequences: SequenceService, operators: Operators) -> None:
+    def __init__(self, app: ASGIApp, sequences: Sequences, operators: Operators) -> None:
         self._app, self._tenants, self._clients = app, sequences.tenants, sequences.clients
         self._operators = operators
         self._refused, self._answers = sequences.refused, sequences.answers

@@ -19,41 +19,16 @@ from http_api.page.views import PageView
 from http_api.server import ApiServer
 from opensled.metrics.registry import Metric
 from opensled.net.address import host_port, is_local, join_host_port, web_origins
-from opensled.text.tokenizer import TargetTokenizer
-from verify_server.access.byte_stream import ByteStream
 from verify_server.access.client_limits import ClientLimits
-from verify_server.admission.session_manager import SessionLimits, SessionManager
+from verify_server.admission.session_manager import SessionLimits
 from verify_server.front.client_guard import ClientGuard, RefusalCounter
 from verify_server.front.operators import operators
-from verify_server.front.sequences import SequenceService, ServedModel
+from verify_server.front.sequences import Sequences
 from verify_server.front.server_backend import ServerBackend
-from verify_server.front.service import VerifyService
 from verify_server.options.serve_config import ServeConfig
 
 VERB = "opensled serve"
 LOOK_SECONDS = 0.02  # between two looks at the connections of a server that drains; chosen
-
-
-class OwnSequences:
-    """The sequences of a server with a target of its own (`SequenceService`)."""
-
-    patience = 0.0  # none is lost without the server
-
-    def __init__(self, service: VerifyService, manager: SessionManager) -> None:
-        self.clients, self.tenants, self.linger = service.clients, service.tenants, manager.limits.linger
-        self.refused, self.answers = manager.stats.refused, manager.stats.answers
-        self._service, self._manager = service, manager
-        self._model = ServedModel(service.info, TargetTokenizer(manager.inputs.text.tokenizer_json))
-
-    def model(self) -> ServedModel:
-        return self._model
-
-    @property
-    def unready(self) -> str:
-        return self._manager.unready
-
-    async def serve(self, stream: ByteStream) -> None:
-        await self._service.serve(stream)
 
 
 def connection_limits(limits: ClientLimits, linger: float) -> ConnectionLimits:
@@ -73,7 +48,7 @@ class HttpFront:
     ending: asyncio.Event  # once set, the answers end
 
     def open(
-        self, sequences: SequenceService, metrics: Sequence[Metric], view: PageView, model_id: str = ""
+        self, sequences: Sequences, metrics: Sequence[Metric], view: PageView, model_id: str = ""
     ) -> None:
         """Serve `sequences` from now on. `view`: of the page; `model_id`: of the target, "" = not known yet."""
         self.gate.app = _app(self.config, sequences, metrics, view, self.ending)
@@ -120,7 +95,7 @@ async def http_front(
 
 def _app(
     config: ServeConfig,
-    sequences: SequenceService,
+    sequences: Sequences,
     metrics: Sequence[Metric],
     view: PageView,
     ending: asyncio.Event,

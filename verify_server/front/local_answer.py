@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import replace
 
 from opensled.core.answer import Chunk, Origin, PromptTokens, Stats
 from opensled.core.errors import ProtocolError
-from opensled.core.messages import Open, Opened, Prefill, Verdict
+from opensled.core.messages import Open, Opened, Prefill, ServerMessage, Verdict
 from opensled.core.protocol import Truth
 from opensled.text.answer_text import AnswerText
 from opensled.text.thinking import ThoughtReader
-from verify_server.front.local_call import LocalCall
 
 SERVER: Origin = "server"
 ReadsThoughts = Callable[[Sequence[int]], ThoughtReader]
 
 
 class LocalAnswer:
-    """Goes on over several calls, if the first ones are lost; `opening` begins the next one."""
+    """Goes on over several sequences, if the first ones are lost; `opening` begins the next one."""
 
     def __init__(self, opening: Open, text: AnswerText, started: float, reads: ReadsThoughts | None) -> None:
         """`started`: when the client asked, in seconds of the monotonic clock. `reads`: makes of a prompt's ids what
@@ -34,26 +33,25 @@ class LocalAnswer:
         """Tokens known, prompt included; 0 = it has not begun."""
         return len(self._truth) if self._truth else 0
 
-    async def chunks(self, call: LocalCall) -> AsyncGenerator[Chunk, None]:
-        """What this call adds; the last chunk of the answer has its finish reason."""
-        opened = await call.receive()
+    async def chunks(self, messages: AsyncIterator[ServerMessage]) -> AsyncGenerator[Chunk, None]:
+        """What this sequence adds; the last chunk of the answer has its finish reason."""
+        opened = await anext(messages)
         truth = self._begin(opened)
         if isinstance(opened, Opened) and opened.coarse_tools:
             yield Chunk("", (), coarse_tools=opened.coarse_tools)
-        reason = ""
-        while not reason:
-            message = await call.receive()
+        async for message in messages:
             if isinstance(message, Prefill):
                 yield self._read(message, truth)
             if isinstance(message, Verdict):
                 chunk = self._chunk(message, truth)
                 if truth.generated:
                     self.opening = replace(self.opening, committed=truth.generated, prompt_logprobs=None)
-                reason = chunk.finish_reason or ""
                 yield chunk
+                if chunk.finish_reason:
+                    return
 
     def _begin(self, opened: object) -> Truth:
-        """The call is open: what it takes to open it again."""
+        """The sequence is open: what it takes to open it again."""
         if not isinstance(opened, Opened):
             raise ProtocolError("the server did not open the sequence; see its log")
         if self._truth is None:

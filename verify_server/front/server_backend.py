@@ -5,25 +5,26 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager, aclosing
+from contextlib import aclosing
 from functools import partial
 
 from starlette.types import Scope
 
 from http_api.backend import Answer
 from opensled.core.answer import Chunk, Task
-from opensled.core.errors import Overloaded, Unreachable
-from opensled.core.messages import MATCH, ModelInfo, Open, is_chat
+from opensled.core.bounds import check_open
+from opensled.core.errors import InvalidRequest, Overloaded, Unreachable
+from opensled.core.messages import MATCH, Failure, ModelInfo, Moved, Open, ServerMessage, is_chat
 from opensled.core.penalties import require_served
 from opensled.drafting.status import DraftStatus
 from opensled.text.answer_text import AnswerText
 from opensled.text.call_forms import call_marks
 from opensled.text.thinking import reader_of
 from opensled.text.tokenizer import TargetTokenizer
+from opensled.wire import codec
 from verify_server.front.client_guard import CALLER, Caller
 from verify_server.front.local_answer import LocalAnswer
-from verify_server.front.local_call import LocalCall, local_call
-from verify_server.front.sequences import SequenceService
+from verify_server.front.sequences import Sequences
 
 RETRY_SECONDS = 0.1  # before a lost sequence is opened again; chosen
 # There is no device, so there are no drafts.
@@ -37,7 +38,7 @@ class ServerBackend:
     refusal = ""
     status = STATUS
 
-    def __init__(self, sequences: SequenceService) -> None:
+    def __init__(self, sequences: Sequences) -> None:
         self._sequences = sequences
 
     @property
@@ -79,7 +80,10 @@ class ServerBackend:
         committed, heard_at = 0, time.monotonic()
         while True:
             try:
-                async with self._call(caller, answer) as call, aclosing(answer.chunks(call)) as chunks:
+                async with (
+                    aclosing(self._messages(caller, answer.opening)) as messages,
+                    aclosing(answer.chunks(messages)) as chunks,
+                ):
                     async for chunk in chunks:
                         yield chunk
                 return
@@ -90,16 +94,33 @@ class ServerBackend:
                     raise
             await asyncio.sleep(RETRY_SECONDS)
 
-    def _call(self, caller: Caller, answer: LocalAnswer) -> AbstractAsyncContextManager[LocalCall]:
-        sequences = self._sequences
-        return local_call(
-            sequences.clients,
-            caller.client,
-            answer.opening,
-            sequences.linger,
-            sequences.serve,
-            paid=not caller.pays(),
-        )
+    async def _messages(self, caller: Caller, opening: Open) -> AsyncGenerator[ServerMessage, None]:
+        """What a sequence tells within the limits of its client; raises what ends it without an answer."""
+        clients, client, pays = self._sequences.clients, caller.client, caller.pays()
+        size = self._size(opening)
+        with clients.stream(client) as account:
+            if pays:
+                await clients.call(client)
+            if size > clients.limits.small_bytes:
+                await account.large(size)
+            async with aclosing(self._sequences.answer(client.tenant, opening, account)) as messages:
+                async for message in messages:
+                    account.end_opening()
+                    yield _without_error(message)
+        raise Unreachable("the server ended the sequence without an answer; ask again")
+
+    def _size(self, opening: Open) -> int:
+        """Bytes of an `Open` that came over a wire, whose bounds hold here, too; raises InvalidRequest."""
+        encoded, most = codec.encode_client(opening), self._sequences.clients.limits.message_bytes
+        size = encoded.ByteSize()
+        if size > most:
+            raise InvalidRequest(f"the content of the request is larger than {most >> 10} KiB")
+        try:
+            check_open(encoded.open, self.info.limits.context_length)
+        except InvalidRequest as error:
+            self._sequences.refused[error.code] += 1
+            raise
+        return size
 
     def _open(self, task: Task, info: ModelInfo) -> Open:
         require_served(task.params, info)
@@ -117,3 +138,11 @@ class ServerBackend:
             background=bool(task.background),
             template_variables=task.template_variables,
         )
+
+
+def _without_error(message: ServerMessage) -> ServerMessage:
+    if isinstance(message, Failure):
+        raise message.error()
+    if isinstance(message, Moved):
+        raise Unreachable("the server is shutting down, and this answer did not end in time; ask again")
+    return message

@@ -154,7 +154,6 @@ class VerifyService:
             send,
             stream.seconds,
             stream.account,
-            stream.may_return,
         )
 
     async def _client(self, context: Any) -> Client:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from enum import Enum, auto
-from typing import Protocol
 
 from opensled.core.errors import InvalidRequest, OpenSledError, ProtocolError
 from opensled.core.messages import Cancel, ClientMessage, Draft, Failure, Moved, Open, ServerMessage, Verdict
+from verify_server.access.clients import StreamAccount
 from verify_server.admission.session_manager import SessionManager
 from verify_server.round.loop import VerifyLoop
 from verify_server.round.outbox import MAX_UNREAD, Outbox
@@ -38,27 +39,6 @@ Receive = Callable[[], Awaitable[ClientMessage | Ending | None]]  # None = the p
 Send = Callable[[ServerMessage], Awaitable[None]]
 
 
-class Account(Protocol):
-    """What a stream is charged for."""
-
-    async def idle(self) -> None:
-        """A message gained nothing: wait, if its client sends too many of them."""
-
-    def charge(self, seconds: float) -> None:
-        """So many seconds of processor time went into reading what arrived."""
-
-
-class Unlimited:
-    """An account without limits: its client may send what it likes."""
-
-    async def idle(self) -> None: ...
-
-    def charge(self, seconds: float) -> None: ...
-
-
-UNLIMITED = Unlimited()
-
-
 class Deadline:
     """When a stream's client stops waiting for it."""
 
@@ -78,74 +58,99 @@ async def serve_stream(
     tenant: str,
     receive: Receive,
     send: Send,
-    seconds: float | None = None,
-    account: Account = UNLIMITED,
-    may_return: bool = True,
+    seconds: float | None,
+    account: StreamAccount,
 ) -> None:
     """Serve one stream to its end, or for `seconds` if it has a deadline; then forget its session.
 
-    `may_return`: a reader who leaves without a word may come back for the session.
     Errors go to this peer as a `Failure`; raises only TimeoutError, at the deadline.
     """
     deadline = Deadline(seconds)
     async with asyncio.timeout_at(deadline.at):
-        await _serve(manager, tenant, receive, send, deadline, account, may_return)
-
-
-async def _serve(
-    manager: SessionManager,
-    tenant: str,
-    receive: Receive,
-    send: Send,
-    deadline: Deadline,
-    account: Account,
-    may_return: bool,
-) -> None:
-    clock = asyncio.get_running_loop().time
-    arrived: float | None = None
-    try:
-        first = await receive()
-        arrived = clock()
+        try:
+            first = await receive()
+        except Exception as error:
+            await send(_refusal(manager, error))
+            return
         if first is None or isinstance(first, Ending):
             return
+        arrived = time.monotonic()
+        session, told = await _admit(manager, tenant, first, account)
+        if session is None:
+            for message in told:
+                await send(message)
+            _time_refusal(manager, told, arrived)
+            return
+        outbox, cancelled = session.outbox, False
+        try:
+            await send(*told)
+            cancelled = await _converse(
+                _read(manager.loop, session, receive, first, account.idle),
+                _write(manager.loop, outbox, send),
+                session,
+            )
+        finally:
+            if session.outbox is outbox:  # else a newer stream has taken the session over
+                if cancelled or session.failed or session.reader.leaving or deadline.passed:
+                    manager.forget(session)
+                else:
+                    manager.leave(session)
+
+
+async def answer(
+    manager: SessionManager, tenant: str, opening: Open, account: StreamAccount
+) -> AsyncGenerator[ServerMessage, None]:
+    """The messages of a sequence without drafts; it is forgotten before the last one, or when this is closed."""
+    arrived = time.monotonic()
+    session, told = await _admit(manager, tenant, opening, account)
+    if session is None:
+        _time_refusal(manager, told, arrived)
+        for message in told:
+            yield message
+        return
+    outbox, last = session.outbox, None
+    try:
+        manager.loop.listen(session)
+        yield told[0]
+        while (last := await _next(manager.loop, outbox)) is not None and not _is_last(last):
+            yield last
+    finally:
+        if session.outbox is outbox:  # else a newer reader has taken the session over
+            manager.forget(session)
+    if last is not None:
+        yield last
+
+
+async def _admit(
+    manager: SessionManager, tenant: str, first: ClientMessage, account: StreamAccount
+) -> tuple[Session | None, Sequence[ServerMessage]]:
+    """The session that the first message of a stream opens, and the answer to it; without a session the messages are
+    all of the stream: a refusal, or an answer of no tokens."""
+    try:
         if not isinstance(first, Open):
             raise ProtocolError("the first message of a stream must be Open")
         if not first.params.max_tokens and first.prompt_logprobs is None:
-            await _count(manager, tenant, send, first, account)
-            return
+            opened = await manager.count(first, tenant, account.charge)
+            return None, (opened, Verdict(len(opened.prompt_ids), (), finish_reason="length"))
         session, opened = await manager.open(first, tenant, account.charge)
     except Exception as error:
-        if manager.hands_over:
-            await send(Moved())
-            return
-        failure = failure_of(error)
-        manager.stats.refused[failure.code] += 1  # before its peer hears of it
-        await send(failure)
-        if arrived is not None:  # else the message could not be read
-            manager.stats.refusals.add(clock() - arrived)
-        return
-    outbox = manager.loop.attach(session, len(opened.prompt_ids) + len(first.committed))
-    cancelled = False
-    try:
-        await send(opened)
-        cancelled = await _converse(
-            _read(manager.loop, session, receive, first, account),
-            _write(manager.loop, outbox, send),
-            session,
-        )
-    finally:
-        if session.outbox is outbox:  # else a newer stream has taken the session over
-            if cancelled or session.failed or session.reader.leaving or deadline.passed or not may_return:
-                manager.forget(session)
-            else:
-                manager.leave(session)
+        return None, (_refusal(manager, error),)
+    manager.loop.attach(session, len(opened.prompt_ids) + len(first.committed))
+    return session, (opened,)
 
 
-async def _count(manager: SessionManager, tenant: str, send: Send, first: Open, account: Account) -> None:
-    """The whole stream of an answer of no tokens."""
-    opened = await manager.count(first, tenant, account.charge)
-    await send(opened)
-    await send(Verdict(len(opened.prompt_ids), (), finish_reason="length"))
+def _refusal(manager: SessionManager, error: Exception) -> Failure | Moved:
+    if manager.hands_over:
+        return Moved()
+    failure = failure_of(error)
+    manager.stats.refused[failure.code] += 1  # before its peer hears of it
+    return failure
+
+
+def _time_refusal(manager: SessionManager, told: Sequence[ServerMessage], arrived: float) -> None:
+    """Observe how long a refusal took that leaves now."""
+    if isinstance(told[-1], Failure):
+        manager.stats.refusals.add(time.monotonic() - arrived)
 
 
 async def _converse(read: Awaitable[Ending], write: Awaitable[bool], session: Session) -> bool:
@@ -193,7 +198,11 @@ def failure_of(error: Exception) -> Failure:
 
 
 async def _read(
-    loop: VerifyLoop, session: Session, receive: Receive, first: Open, account: Account = UNLIMITED
+    loop: VerifyLoop,
+    session: Session,
+    receive: Receive,
+    first: ClientMessage,
+    idle: Callable[[], Awaitable[None]],
 ) -> Ending:
     """Pass drafts to the session until the peer ends its side.
 
@@ -206,7 +215,7 @@ async def _read(
         message = await receive()
         if isinstance(message, Draft):
             if not loop.submit(session, message):
-                await account.idle()
+                await idle()
         elif message is None:
             return Ending.GONE
         elif isinstance(message, Ending):
@@ -215,20 +224,29 @@ async def _read(
         elif isinstance(message, Cancel):
             return Ending.CANCELLED
         elif message == first:  # a repeated frame
-            await account.idle()
+            await idle()
         else:
             raise InvalidRequest("the sequence is already open; a stream carries one", "open")
 
 
 async def _write(loop: VerifyLoop, outbox: Outbox, send: Send) -> bool:
     """Send until the sequence ends here (True), or a newer stream takes the session over (False)."""
-    while True:
-        message = await outbox.get()
-        if len(outbox) == MAX_UNREAD - 1:  # until now it was full, and its session paused
-            loop.wake()
-        if message is None:
-            return False
+    while (message := await _next(loop, outbox)) is not None:
         await send(message)
-        if isinstance(message, Failure | Moved) or (isinstance(message, Verdict) and message.finish_reason):
+        if _is_last(message):
             outbox.close()
             return True
+    return False
+
+
+async def _next(loop: VerifyLoop, outbox: Outbox) -> ServerMessage | None:
+    message = await outbox.get()
+    if len(outbox) == MAX_UNREAD - 1:  # until now it was full, and its session paused
+        loop.wake()
+    return message
+
+
+def _is_last(message: ServerMessage) -> bool:
+    return isinstance(message, Failure | Moved) or (
+        isinstance(message, Verdict) and bool(message.finish_reason)
+    )

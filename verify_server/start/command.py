@@ -254,7 +254,7 @@ async def _listen(
     ports.probes.unready = lambda: manager.unready
     if ports.http:
         from verify_server.front.fleet import FleetView
-        from verify_server.front.http_front import OwnSequences
+        from verify_server.front.sequences import OwnSequences
 
         view = FleetView(ports.metrics, manager)
         ports.http.open(OwnSequences(frontend, manager), ports.metrics, view, served.info.model_id)

@@ -226,8 +226,8 @@ def _always(lead: UserRates) -> str:
     given = " and ".join(words(way, always) for way, always in lead.always.items())
     many = f"each of {lead.users} users" if lead.users > 1 else "a single user"
     return (
-        "The server asks for a draft only where that should be faster. Drafting all the time would give "
-        f"{many} {given}."
+        "The server asks for drafts where that should be faster, and else tries them now and then. Drafting all the "
+        f"time would give {many} {given}."
     )
 
 

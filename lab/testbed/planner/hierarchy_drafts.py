@@ -6,7 +6,6 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from statistics import fmean
 
 from hw_profiles.speculation import LONGEST
 from lab.testbed.planner.hierarchy_blocks import Agreement, Dependence
@@ -66,11 +65,6 @@ def of_recordings(traces: TraceSet, source: str = "recorded") -> TierDrafts:
         counts.add(item)
     pairs = {pair: tally.agreement for pair, tally in counts.tallies.items()}
     return TierDrafts(pairs, {(DRAFT, MIDDLE, TARGET): counts.dependence}, source)
-
-
-def mean_answer(traces: TraceSet) -> float:
-    """Tokens of an answer after its first one."""
-    return fmean(len(item.target_ids) - 1 for item in traces.items)
 
 
 class _Tally:

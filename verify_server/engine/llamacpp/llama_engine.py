@@ -26,7 +26,7 @@ from verify_server.engine.llamacpp import llama_probe, llama_settings
 from verify_server.engine.llamacpp.llama_batch import LlamaPiece
 from verify_server.engine.llamacpp.llama_cache import MAX_SEQUENCES, CacheFull, LlamaCache
 from verify_server.engine.llamacpp.llama_parked import ParkedBlocks, Run
-from verify_server.engine.llamacpp.llama_sequences import Sequences
+from verify_server.engine.llamacpp.llama_sequences import LlamaSequences
 from verify_server.engine.llamacpp.llama_settings import BLOCK
 from verify_server.engine.load_progress import tell_read, told_tested
 from verify_server.engine.numpy_scores import NumpyScores
@@ -53,7 +53,7 @@ class LlamaCppEngine(TargetEngine):
     def __init__(self, model: LlamaModel, cache: LlamaCache, info: EngineInfo) -> None:
         self.model, self.info = model, info
         self._cache = cache
-        self._sequences = Sequences(info.num_blocks, info.block_size, SEQUENCES)
+        self._sequences = LlamaSequences(info.num_blocks, info.block_size, SEQUENCES)
         # Those that hold something, by the sequence they branch from
         self._branches: dict[int, tuple[int, ...]] = {}
         self._free: deque[int] = deque()  # blocks given back since the last step

@@ -105,7 +105,7 @@ class Settled(NamedTuple):
     stop: int  # and where it ends
 
 
-class Sequences:
+class LlamaSequences:
     """All sequences of one engine, by number."""
 
     def __init__(self, num_blocks: int, block_size: int, most: int) -> None:
