@@ -14,7 +14,7 @@ from typing import Any
 
 from hw_profiles.learned import CostModel
 from hw_profiles.step_cost import HardwareProfile, Roofline, StepCost
-from opensled.core.messages import Why
+from opensled.core.messages import HintReason, Why
 from scheduler.plan import SchedulingPolicy, SessionView, Slice, Snapshot
 from verify_server.text.guide import Constraint, GrammarRebuilt
 from vllm_plugin.messages import Advice, News, Terms, encode, read_tick
@@ -34,10 +34,12 @@ class Device:
     in_step: int = 0  # draft tokens in a step that is not over
     told: tuple[int | None, Why] = (None, None)  # the latest advice
     grammar: Future[Constraint] | None = None  # of a guided answer
+    spelled: int = 0  # tokens of the text that the grammar knows
     masks: list[bytes] = field(default_factory=list)  # for the rows of the next step
 
     def __post_init__(self) -> None:
         self._look()
+        self.spelled = self.length
 
     def hear(self, news: News, now: float) -> None:
         """Take the view of the front, and its draft."""
@@ -52,8 +54,6 @@ class Device:
         """The text has grown after a step; returns by how many tokens. `verified`: the step held its draft."""
         news = self.request.num_tokens - self.length
         if news:
-            if self.grammar is not None:
-                self.grammar.result().commit(self.request.all_token_ids[self.length :])
             if verified:
                 self.draft = ()
             waiting, device = bool(self.draft), self.view.device
@@ -80,8 +80,11 @@ class Device:
         """Find the masks of the rows of a guided answer, if it is one. False: they are not known yet."""
         if self.grammar is None:
             return True
+        grammar, text = self.grammar.result(), self.request.all_token_ids
+        grammar.commit(text[self.spelled :])
+        self.spelled = len(text)
         try:
-            self.masks = self.grammar.result().next_masks(draft)
+            self.masks = grammar.next_masks(draft)
         except GrammarRebuilt:
             return False
         return True
@@ -169,6 +172,12 @@ class Fleet:
         device.told = piece.hint, piece.why
         mail = self._mail.setdefault(device.terms.front, [])
         mail.append(Advice(device.terms.session, piece.hint, piece.why))
+
+    def rest(self) -> None:
+        """Ask all devices for no drafts, as none is verified any more."""
+        for device in self.devices.values():
+            self._advise(device, Slice(device.number, 1, True, hint=0, why=HintReason("operator")))
+        self.send_advice()
 
     def wait_for_advice(self, front: str) -> Future[bytes]:
         """The next advice for the sessions of a front, as soon as there is some."""

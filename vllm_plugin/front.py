@@ -12,6 +12,7 @@ from vllm.logger import init_logger
 from hw_profiles.step_cost import HardwareProfile, Roofline, StepCost
 from opensled.core.errors import OpenSledError
 from opensled.net.address import host_port, join_host_port
+from opensled.process.logs import show_ready
 from scheduler import make_policy
 from scheduler.plan import PolicyOptions
 from verify_server.admission.session_manager import SessionManager
@@ -115,4 +116,4 @@ class DeviceFront:
         self._server, port = await service.start(frontend, config.listen, tls, further=shared)
         address = join_host_port(host_port(config.listen)[0], port)
         logger.info("OpenSLED: devices connect to %s", address)
-        print(f"opensled: ready on {address}", flush=True)
+        show_ready(address)

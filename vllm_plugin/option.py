@@ -1,7 +1,7 @@
 """General plug-in of vLLM: adds `--opensled` to the options of `vllm serve`.
 
-vLLM runs `register` in each of its processes. Options of `opensled serve` that have a meaning here (tokens, TLS, limits,
-policy) are set as there: by the environment (OPENSLED_NAME) or by opensled.toml.
+vLLM runs `register` in each of its processes. Options of `opensled serve` that have a meaning here (tokens, TLS,
+limits, policy) are set as there: by the environment (OPENSLED_NAME) or by opensled.toml.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""vLLM's scheduler, plain or asynchronous, with the plan for devices' sessions: drafts go in, and sessions are held back.
+"""vLLM's scheduler, plain or asynchronous, with the plan for devices' sessions: it takes drafts, and holds back sessions.
 
 All other requests are vLLM's own matter. Each part of ours is contained: it changes only a request's draft and its
 turn, so that after a fault vLLM goes on without drafts.
@@ -228,6 +228,7 @@ class Devices:
             except Exception:
                 logger.exception("OpenSLED: a fault in %s; vLLM serves on, without drafts", part)
                 self.broken, self._planned = True, None
+                self.fleet.rest()
         for device in self.fleet.devices.values():
             request = device.request
             if _in_flight(request):  # the asynchronous worker knows its newest token only after this step
