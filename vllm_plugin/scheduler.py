@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from math import inf
 from typing import Any
 
@@ -228,7 +229,8 @@ class Devices:
             except Exception:
                 logger.exception("OpenSLED: a fault in %s; vLLM serves on, without drafts", part)
                 self.broken, self._planned = True, None
-                self.fleet.rest()
+                with suppress(Exception):
+                    self.fleet.rest()
         for device in self.fleet.devices.values():
             request = device.request
             if _in_flight(request):  # the asynchronous worker knows its newest token only after this step
