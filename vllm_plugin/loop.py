@@ -86,13 +86,16 @@ class VllmLoop(VerifyLoop):
     def attach(self, session: Session, known: int) -> Outbox:
         """See `VerifyLoop`; from now on vLLM writes the session, if it does not yet."""
         outbox = super().attach(session, known)
-        writing = self._writing.get(session.id)
-        if writing is None and not session.sequence.over:
-            writing = self._writing[session.id] = _Writing(uuid.uuid4().hex)
-            self._named[writing.name] = session
-            writing.task = asyncio.create_task(self._write(session, writing))
+        self._begin(session)
         self._tell(session)
         return outbox
+
+    def _begin(self, session: Session) -> None:
+        if session.id in self._writing or session.sequence.over:
+            return
+        writing = self._writing[session.id] = _Writing(uuid.uuid4().hex)
+        self._named[writing.name] = session
+        writing.task = asyncio.create_task(self._write(session, writing))
 
     def submit(self, session: Session, draft: Draft) -> bool:
         """See `VerifyLoop`."""
@@ -149,9 +152,11 @@ class VllmLoop(VerifyLoop):
             session.fail(error)
         finally:
             await stream.aclose()
+        self._stop(session)
         if session.sequence.over:
             self.remove(session)
-        self._stop(session)
+        elif session.has_reader and not session.failed:  # a new one came while the request ended
+            self._begin(session)
 
     def _prompt(self, session: Session) -> dict[str, Any]:
         # Sequences share KV within a tenant only.

@@ -1,4 +1,4 @@
-"""vLLM's scheduler, plain or asynchronous, with the plan for devices' sessions: it takes drafts, and holds back sessions.
+"""vLLM's scheduler, plain or asynchronous, with the plan for devices' sessions: drafts go in, sessions are held back.
 
 All other requests are vLLM's own matter. Each part of ours is contained: it changes only a request's draft and its
 turn, so that after a fault vLLM goes on without drafts.
