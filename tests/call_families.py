@@ -96,9 +96,8 @@ FAMILIES = {
     "nemotron-nano": chatml(json_call(), "<TOOLCALL>[", "]</TOOLCALL>", ", "),
     "nemotron-nano-2": "{% if messages[-1].role == 'assistant' %}{% set messages = messages[:-1] %}{% endif %}"
     + chatml(json_call(), "<TOOLCALL>[", "]</TOOLCALL>", ", "),
-    "longcat": chatml(
-        f"<longcat_tool_call>{NAME}^{each(ARG.replace('arg_', 'longcat_arg_'))}</longcat_tool_call>^"
-    ),
+    "longcat": chatml(f"<longcat_tool_call>{NAME}^{each(ARG.replace('arg_', 'longcat_arg_'))}</longcat_tool_call>^"),
+    "minicpm-3": chatml(PYTHON, "<|tool_call_start|>^```python^", "^```^<|tool_call_end|>", "^"),
     "olmo-3": chatml(PYTHON, "<function_calls>", "</function_calls>", "^"),
     "glm-4-9b": chatml(f"{NAME}^{ARGS}").replace("m.tool_calls %}{{ c", "m.tool_calls[:1] %}{{ c"),
     "functionary-3.2": chatml(f"{NAME}^{ARGS}", between=">>>"),

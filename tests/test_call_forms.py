@@ -71,7 +71,7 @@ def read(parts, form: CallForm, tools=TOOLS, beside: bool = False):
 def written(family: Chats, calls) -> str | None:
     """The answer with these calls, as a template shows it in a later turn; None: it refuses so many."""
     made = tuple(
-        ToolCall(f"call{at}wxyz", name, json.dumps(values)) for at, (name, values) in enumerate(calls)
+        ToolCall(f"call{at}wxyzab", name, json.dumps(values)) for at, (name, values) in enumerate(calls)
     )
     asked = ChatMessage("user", "Q")
     chats = [[asked, ChatMessage("assistant", "", made), *after] for after in ((), (asked,))]

@@ -209,7 +209,7 @@ pipeline('text-generation', model='org/x') = org/x
 ```ollama run hf.co/org/x:Q8_0``` = org/x:Q8_0
 wget -c https://huggingface.co/org/x/resolve/main/x-Q8_0.gguf = org/x:x-Q8_0.gguf
 [org/x](https://huggingface.co/org/x) = org/x
-lmstudio://open_from_hf?model=org/x = org/x
+jan://models/huggingface/org/x = org/x
 lmstudio://open_from_hf?model=org/x&file=x-Q8_0.gguf = org/x:x-Q8_0.gguf
 org/x-GGUF/x-Q8_0.gguf = org/x-GGUF:x-Q8_0.gguf
 my models/x - new.gguf = my models/x - new.gguf

@@ -48,7 +48,7 @@ e.gguf | e.gguf=nomic-bert | a model for embeddings or ranking
 e.gguf | e.gguf=qwen3/-pooling | a model for embeddings or ranking
 f.gguf | f.gguf=flux | pictures or sound
 f.gguf | f.gguf=sd3 | pictures or sound
-f.gguf | f.gguf=bark | pictures or sound
+Modelfile | Modelfile=FROM x.gguf=llama | give the file or name behind its FROM
 f.gguf | f.gguf=stranger | pictures or sound
 . | model_index.json={} config.json={} x.safetensors=x | for diffusers
 . | config.json={} adapter_config.json=lora adapter_model.safetensors=x optimizer.pt=x | is an adapter \\(LoRA\\)
@@ -63,6 +63,7 @@ a.gguf | a.gguf=<html> | is a web page
 adapter_model.safetensors | adapter_config.json=lora adapter_model.safetensors=x | is an adapter \\(LoRA\\) of org/base
 . | config.json=bert model.safetensors=x | embeddings, ranking or sorting
 . | config.json=rank model.safetensors=x | embeddings, ranking or sorting
+. | params.json={} consolidated.00.pth=x tokenizer.model=x | Meta's own form
 . | modules.json={} config.json={} model.safetensors=x | embeddings, ranking or sorting
 . | config.json=mlx model.safetensors=x | MLX
 . | config.json=t5 model.safetensors=x | has an encoder beside its decoder
@@ -94,7 +95,7 @@ x.gguf | x.gguf=>gone | links to .*gone, which is gone
 . | x.gguf=>gone | links to .*gone, which is gone
 snapshots/c0 | blobs/1=llama snapshots/c0/x.gguf=>../../blobs/1 | =x.gguf
 config.json | config.json={} | belongs to a model; give its folder
-x.zip | x.zip=x | is packed; unpack it
+x.llamafile | x.llamafile=x | is packed; unpack it
 sha256-00 | sha256-00=llama | =sha256-00
 """
 

@@ -7,8 +7,8 @@ command look like another one ("Trojan Source", CVE-2021-42574).
 
 import re
 
-# C0 and C1 controls except tab and newline, then the overrides, embeddings and isolates of writing direction.
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+# C0 and C1 controls but tab and newline; overrides, embeddings and isolates of writing direction; lone surrogates.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def visible(text: str) -> str:

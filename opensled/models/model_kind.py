@@ -57,6 +57,7 @@ _FORMS = {
 _BEGINNINGS: dict[bytes | tuple[bytes, ...], str] = {
     b"<": "is a web page; download the file itself (/resolve/ in its address, not /blob/)",
     (b"lmgg", b"tjgg", b"fmgg", b"algg"): "is GGML, older than GGUF; download the model as GGUF",
+    (b"FROM", b"# Modelfile"): "is Ollama's recipe of a model; give the file or name behind its FROM",
     b'{"schemaVersion"': "is Ollama's list of a model's files; give the blob that it calls image.model",
 }
 # Ends of the names of other files -> what is said of them
@@ -66,7 +67,7 @@ FILES = {
     UNFINISHED: "is a download that has not ended; let it end, and give the whole file",
     (".imatrix", ".dat"): f"holds statistics for quantizing a model; {SERVED}",
     (".json", ".jinja", ".model", ".txt"): "belongs to a model; give its folder: {parent}",
-    (".zip", ".tar", ".gz", ".xz", ".zst", ".7z"): "is packed; unpack it, and give what is in it",
+    (".zip", ".llamafile", ".tar", ".gz", ".xz", ".zst", ".7z"): "is packed; unpack it, and give that",
 }
 
 
@@ -221,6 +222,8 @@ def why_papers(folder: object, names: Set[str], read: Callable[[str], dict[str, 
         for kind in (kinds if isinstance(kinds, list) else ())
     ):
         return f"{folder} is a model for embeddings, ranking or sorting; give one that writes text"
+    if not config and any(name.startswith("consolidated.") for name in names):
+        return f"{folder} is in Mistral's or Meta's own form; give its GGUF file, or the model with a config.json"
     if config.get("is_encoder_decoder"):
         return f"{folder} has an encoder beside its decoder, as for translating or speech; give one without"
     if "model_index.json" in names:

@@ -17,7 +17,7 @@ _VERBS = ("run", "pull", "get", "serve", "clone", "chat", "download", "load")
 _FILE_BY = ("--hf-file", "-hff", "--include", "--file", "--filename", "--quant")
 _HUB = (
     r"(?:(?:(?:https?|ssh):)?//)?(?:www\.|git@)?(?:huggingface\.com?|hf\.co|hf-mirror\.com)[/:]+"
-    r"|(?:hf|huggingface):(?://)?|(?:hf|huggingface|(?:hosted_)?vllm|lm_studio|openai)/(?=[^/]+/[^/]+$)"
+    r"|jan://models/huggingface/|(?:hf|huggingface):(?://)?|(?:hf|huggingface|(?:hosted_)?vllm|lm_studio|openai)/(?=[^/]+/[^/]+$)"
 )
 _REVISION = re.compile(r"(?<![\w-])(?:--)?(?:revision|branch)[\"']?(?:\s*[=:]\s*|\s+)[\"']?([\w./-]+)")
 # In front of a name in a settings file, or in a shell's

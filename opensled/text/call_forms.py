@@ -14,7 +14,7 @@ from opensled.core.messages import CallForm, Guide
 from opensled.text.schema_keywords import TYPES, json_type
 
 BLANKS, ID = "␣", "№"
-MEANING = {BLANKS: r"\s*", ID: "[A-Za-z0-9]{1,9}"}
+MEANING = {BLANKS: r"\s*", ID: "[A-Za-z0-9]{1,16}"}
 SAME = {"\ue000": BLANKS, "\ue001": ID}  # the two signs themselves, where a name has them
 CALLING = ("auto", "required")  # of `Guide.tool_choice`
 DEPTH = 8  # references and unions that are followed to the types of a parameter; chosen

@@ -10,6 +10,7 @@ from enum import Enum, auto
 
 from opensled.core.errors import InvalidRequest, OpenSledError, ProtocolError
 from opensled.core.messages import Cancel, ClientMessage, Draft, Failure, Moved, Open, ServerMessage, Verdict
+from opensled.wire import codec
 from verify_server.access.clients import StreamAccount
 from verify_server.admission.session_manager import SessionManager
 from verify_server.round.loop import VerifyLoop
@@ -113,12 +114,18 @@ async def answer(
         manager.loop.listen(session)
         yield told[0]
         while (last := await _next(manager.loop, outbox)) is not None and not _is_last(last):
-            yield last
+            yield _as_sent(last)
     finally:
         if session.outbox is outbox:  # else a newer reader has taken the session over
             manager.forget(session)
     if last is not None:
-        yield last
+        yield _as_sent(last)
+
+
+def _as_sent(message: ServerMessage) -> ServerMessage:
+    """With log-probabilities as a device has them: in the digits of the wire."""
+    told = message.logprobs if isinstance(message, Verdict) else getattr(message, "tokens", ())
+    return codec.server_message(codec.server_bytes(message)) if told else message
 
 
 async def _admit(

@@ -81,9 +81,10 @@ def _read(text: str, before: str, behind: str, thought: str) -> CallForm | None:
     head = CUT.sub("", _common_end(lead, gap)).lstrip(BLANKS)
     gap = gap.removesuffix(head)
     tail = gap[: common_prefix(gap, rest)]
-    between = gap.removeprefix(tail)
+    marked = opening(form._replace(head=head))
+    tail = tail if marked or gap != tail else tail.rstrip(BLANKS)  # they stand between calls without a mark
+    between = gap.removeprefix(tail) or (BLANKS if marked else "")
     first, last = lead.removesuffix(head), rest.removeprefix(tail).rstrip(BLANKS)
-    between = between or (BLANKS if opening(form._replace(head=head)) else "")
     return form._replace(first=first, head=head, tail=tail, between=between, last=last)
 
 
