@@ -167,7 +167,7 @@ def _out_of_bounds(path: Path, keys: dict[str, Any], tensors: Mapping[str, Any])
     if used not in range(bool(experts), (experts if isinstance(experts, int) else 0) + 1):
         return f"{path} is damaged: it uses {used!r:.40} of {experts!r:.40} experts; download it again"
     for key, value in keys.items():
-        is_low = value in range(1, MIN_CONTEXT) if key == f"{architecture}.context_length" else False
+        is_low = key == f"{architecture}.context_length" and value in range(1, MIN_CONTEXT)
         if is_low or (key.endswith("_epsilon") and not (isinstance(value, float) and value >= 0)):
             return f"{path} is damaged: it says that {key!r:.80} is {value!r:.40}; download it again"
     for name, info in tensors.items():

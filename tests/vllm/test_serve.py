@@ -189,27 +189,27 @@ def test_vllm_drafts_beside_the_devices(wanted, drafter):
     """Its drafts where no device has one; a device's in their place where there is one."""
     own = ("--draft-model", "tiny-draft") if drafter == "draft_model" else ()
     api, metrics = (f"127.0.0.1:{free_port()}" for _ in range(2))
-    options = (
-        "--kv-tokens",
-        "8192",
-        "--server-drafter",
-        f"vllm:{drafter}",
-        *own,
-        "--http",
-        api,
-        "--metrics",
-        metrics,
-    )
+    options = ("--kv-tokens", "8192", "--server-drafter", f"vllm:{drafter}", *own, "--http", api)
     with ExitStack() as ends:
-        server = ends.enter_context(serve("vllm", *options)).wait_ready(600)
-        assert_equal(at_once(api), wanted[0])
-        alone = [counted(metrics, name) for name in ACCEPTED]
+        server = ends.enter_context(serve("vllm", *options, "--metrics", metrics)).wait_ready(600)
         device = ends.enter_context(edge(server, "llamacpp"))
-        assert_equal(at_once(device.wait_ready()), wanted[0])
-        both = [counted(metrics, name) for name in ACCEPTED]
+        alone, both = (
+            _accepted(each, metrics, wanted[0], who) for who, each in enumerate((api, device.wait_ready()))
+        )
     print(drafter, "accepted of the server and of devices:", alone, both)
     assert alone[0] > 0 == alone[1]
     assert both[1] > 0
+
+
+def _accepted(api: str, metrics: str, wanted: Sequence[list[dict[str, Any]]], who: int) -> list[float]:
+    """Of the server's drafts and of devices', after answers that are `wanted`; on a busy machine drafts of `who` may
+    rest at first."""
+    for _ in range(5):
+        assert_equal(at_once(api), wanted)
+        found = [counted(metrics, name) for name in ACCEPTED]
+        if found[who]:
+            break
+    return found
 
 
 def test_what_it_says_of_itself(server, api):
