@@ -13,7 +13,7 @@ VLLM_BIN := .venv-vllm/bin
 VLLM_PIP := $(VLLM_BIN)/python -m pip install --quiet --disable-pip-version-check
 VLLM_STAMP := .venv-vllm/.installed
 GUIDED := tests/test_guide.py tests/test_guide_limits.py tests/test_held_schema.py tests/test_tool_calls.py
-PRODUCT := opensled http_api edge_client verify_server relay scheduler hw_profiles home adapt lab
+PRODUCT := opensled http_api edge_client verify_server relay scheduler hw_profiles home adapt vllm_plugin lab
 EDGE := opensled http_api edge_client hw_profiles scheduler home/__init__.py home/discovery.py home/pairing home/service adapt/__init__.py adapt/shelf
 
 NEW_PYTHON := $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "OpenSLED needs Python 3.11 or newer here: make PYTHON=python3.12")'

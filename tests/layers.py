@@ -10,6 +10,7 @@ EVERYTHING = (
     "relay",
     "home",
     "adapt",
+    "vllm_plugin",
     "lab",
 )
 # package -> the packages it may import, besides itself
@@ -23,9 +24,10 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "relay": ("opensled", "hw_profiles", "scheduler", "edge_client", "verify_server"),
     "home": ("opensled", "edge_client", "verify_server"),
     "adapt": ("opensled", "edge_client", "verify_server"),
+    "vllm_plugin": ("opensled", "hw_profiles", "scheduler", "verify_server"),
     "lab": EVERYTHING,  # it stays in the checkout
 }
-PLUG_INS = ("home", "adapt")
+PLUG_INS = ("home", "adapt", "vllm_plugin")
 # The files that put a program together may import plug-ins; no other file of the product knows one.
 COMPOSING = (
     "edge_client/device/command.py",
@@ -121,7 +123,7 @@ HOMES = {
         "verify_server/engine/torch/triton_kernels.py",
         "lab/benchmarks/gpu/interpreter_probe.py",
     ),
-    "vllm": ("verify_server/engine/vllm/",),
+    "vllm": ("vllm_plugin/",),
     "huggingface_hub": ("verify_server/engine/torch/loading.py",),
     "starlette": ("http_api/", "verify_server/front/"),
     "uvicorn": ("http_api/server.py", "http_api/http_connection.py"),

@@ -9,7 +9,8 @@ import warnings
 import pytest
 
 from opensled.core.errors import UsageError
-from verify_server.engine.vllm import arguments, drafters, versions
+from verify_server.engine.vllm import arguments
+from vllm_plugin import drafters, versions
 
 KNOWN = ("max_num_batched_tokens", "enforce_eager", "kv_cache_dtype", "hf_overrides", "tensor_parallel_size")
 
@@ -113,7 +114,7 @@ def test_other_arguments_are_refused_with_the_way(given, says):
 def test_drafters_have_names():
     assert drafters.speculative_config("none", "", 8) == {
         "method": "custom_class",
-        "model": "verify_server.engine.vllm.drafters.NoProposals",
+        "model": "vllm_plugin.drafters.NoProposals",
         "num_speculative_tokens": 8,
     }
     assert drafters.NoProposals(None).propose([[1], [2, 3]]) == [[], []]

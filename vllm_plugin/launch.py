@@ -19,7 +19,7 @@ from opensled.core.errors import UsageError
 from opensled.models.store import is_hub_id
 from opensled.net.address import host_port
 from opensled.process.logs import tell
-from verify_server.engine.vllm import versions
+from vllm_plugin import versions
 from verify_server.options.serve_config import AUTO_DRAFTER, ServeConfig, model_names
 from verify_server.round.loaded_model import model_id_of
 
@@ -54,7 +54,7 @@ def serve(config: ServeConfig) -> NoReturn:
     tell(f"loading {config.model}")
     model = config.model
     if not is_hub_id(model):
-        from verify_server.engine.vllm.model_folder import folder_of
+        from vllm_plugin.model_folder import folder_of
 
         model = str(folder_of(model))
     words = [model, "--opensled", "--opensled-listen", config.listen, *_words(config)]
@@ -101,7 +101,7 @@ def _address(config: ServeConfig) -> list[str]:
 def _drafter(config: ServeConfig) -> list[str]:
     if not config.server_drafter.startswith(OWN_DRAFTER):
         return []
-    from verify_server.engine.vllm.drafters import speculative_config
+    from vllm_plugin.drafters import speculative_config
 
     name = config.server_drafter.removeprefix(OWN_DRAFTER)
     import json

@@ -12,7 +12,7 @@ from typing import Any
 
 from opensled.cli import config
 from opensled.core.errors import UsageError
-from verify_server.engine.vllm import versions
+from vllm_plugin import versions
 from verify_server.options.serve_config import ServeConfig
 
 LISTEN = "127.0.0.1:7411"

@@ -11,7 +11,7 @@ import os
 import sys
 from importlib import metadata
 
-from verify_server.engine.vllm import versions
+from vllm_plugin import versions
 
 PLUGIN = "opensled"  # among vLLM's plug-ins
 

@@ -52,8 +52,8 @@ from lab.testbed.processes import exit_on_signals
 from lab.testbed.provenance import provenance
 from opensled.core.errors import OpenSledError
 from opensled.core.messages import ChatMessage
-from verify_server.engine.vllm import versions
-from verify_server.engine.vllm.model_folder import folder_of as model_folder_of
+from vllm_plugin import versions
+from vllm_plugin.model_folder import folder_of as model_folder_of
 from verify_server.text.hf_text import HFText
 
 SERVER_CORE, CLIENT_CORE = 0, 1

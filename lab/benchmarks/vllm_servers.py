@@ -22,7 +22,7 @@ from lab.testbed.process_guard import below, cpu_s, guard, kill
 from lab.testbed.processes import Process, free_port, settings
 from opensled.core.errors import NotFound, OpenSledError
 from opensled.metrics.registry import PREFIX
-from verify_server.engine.vllm.drafters import NGRAM
+from vllm_plugin.drafters import NGRAM
 
 START_S = 600.0  # in which a server begins to answer; vLLM compiles a model once
 STOP_S = 10.0

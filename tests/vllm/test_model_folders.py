@@ -11,7 +11,7 @@ from opensled.models.store import FETCHABLE, fetched_folder, model_file
 from tests.vllm.stock import ask, load
 from verify_server.engine.torch import loading
 from verify_server.engine.torch.loading import Weights
-from verify_server.engine.vllm.model_folder import folder_of
+from vllm_plugin.model_folder import folder_of
 
 # Read when the tests are collected: during tests the cache is an empty folder (tests/conftest.py).
 SMOLLM2 = fetched_folder("smollm2") / Path(FETCHABLE["smollm2"].member).name

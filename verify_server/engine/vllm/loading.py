@@ -14,7 +14,8 @@ from opensled.process.logs import tell_long
 from verify_server.engine.base import EngineInfo, known_ends
 from verify_server.engine.load_progress import told_tested
 from verify_server.engine.memory_plan import CONTEXTS, MEMORY_SHARE
-from verify_server.engine.vllm import arguments, drafters, versions
+from verify_server.engine.vllm import arguments
+from vllm_plugin import drafters, versions
 from verify_server.engine.vllm.arguments import KV_CONTEXTS
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
 from verify_server.engine.vllm.decoding import Decode
-from verify_server.engine.vllm.drafters import IN_ONE_PASS
+from vllm_plugin.drafters import IN_ONE_PASS
 from verify_server.rules.base import DraftCheck
 from verify_server.rules.decide import Outcome, Question
 

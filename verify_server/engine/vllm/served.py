@@ -66,7 +66,7 @@ def load(config: ServeConfig) -> VllmModel:
     versions.prepare(config.threads, config.log_level)
     tell(f"loading {config.model}")  # before torch is imported, which takes seconds
     with tell_long("still starting torch and transformers"):
-        from verify_server.engine.vllm.model_folder import folder_of
+        from vllm_plugin.model_folder import folder_of
 
     folder = folder_of(config.model)
     drafter = choose(config).drafter
