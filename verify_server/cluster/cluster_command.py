@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-REPLICA = "verify_server.cluster.replica:start"
+REPLICA, VLLM = "verify_server.cluster.replica:start", "vllm_plugin.replica:start"
 STOP_SECONDS = 45.0  # for replicas of this process's own Ray, and for that, to end; chosen
 FILES = ("tls_cert", "tls_key", "tls_client_ca", "tokens")
 
@@ -97,7 +97,7 @@ def _spec(config: ServeConfig) -> ClusterSpec:
     share = 1 if config.ray_address else max(1, len(allowed_cpus()) // (config.replicas * each))
     return ClusterSpec(
         count=config.replicas,
-        start=REPLICA,
+        start=VLLM if config.engine == "vllm" else REPLICA,
         config=asdict(_replica_config(config)),
         cpus=(config.threads or share) * each,
         gpus=_gpus(config),
@@ -109,9 +109,9 @@ def processes(config: ServeConfig) -> int:
     """How many processes compute one replica together. Raises UsageError."""
     if config.engine != "vllm":
         return 1
-    from verify_server.engine.vllm.served import processes_of
+    from vllm_plugin import launch
 
-    return processes_of(config)
+    return launch.processes(_replica_config(config))
 
 
 def _gpus(config: ServeConfig) -> float:
