@@ -65,7 +65,16 @@ class VllmReplica:
         place = [str(self._folder), member.replica, member.host, member.key.hex()]
         self._child = subprocess.Popen(
             # One server has the membership: vLLM would start one for each of its engines.
-            [sys.executable, "-c", CHILD, *words, "--uds", str(self._folder / API), "--api-server-count", "1"],
+            [
+                sys.executable,
+                "-c",
+                CHILD,
+                *words,
+                "--uds",
+                str(self._folder / API),
+                "--api-server-count",
+                "1",
+            ],
             env={**os.environ, **environment, PLACE: json.dumps(place)},
             stdin=subprocess.PIPE,
             stderr=subprocess.PIPE,

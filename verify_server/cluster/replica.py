@@ -109,9 +109,7 @@ class ReplicaServer:
         self._loop = asyncio.get_running_loop()
         gateways = GatewayTenants(credentials=GatewayCredentials(self._member.key, time.time))
         limits = client_limits(self._config, self._manager)
-        inner = await self._listen(
-            join_host_port(self._member.host, 0), gateways, None, limits.from_gateways
-        )
+        inner = await self._listen(join_host_port(self._member.host, 0), gateways, None, limits.from_gateways)
         public = self._member.public_listen(self._config)
         tenants = self._manager.limits.tenants
         outer = await self._listen(public, tenants, self._tls, limits) if public else inner
