@@ -101,7 +101,7 @@ class DeviceFront:
     async def _listen(self, engine_client: Any, args: Namespace) -> None:
         config = serve_config(engine="vllm", listen=args.opensled_listen, model=args.model)
         here = replica.place()
-        tls, tenants = clients(config, here[1].public_listen(config) if here else config.listen)
+        tls, tenants = clients(config, config.listen)
         names = args.served_model_name or [args.model]
         model = await asyncio.to_thread(VllmModel, engine_client.vllm_config, names[0])
         machine = StepMachine(

@@ -7,12 +7,10 @@ API over HTTP is vLLM's: without --http it listens at a socket that this process
 from __future__ import annotations
 
 import os
-import re
 import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import fields
-from math import prod
 from pathlib import Path
 from typing import NoReturn
 
@@ -42,22 +40,16 @@ MEANINGLESS = {  # option -> what to do instead
     "tenant_kv_tokens": "vLLM keeps no KV budget of a tenant; set tenant-sessions",
     "loose_rules": "vLLM decides by the rule match alone; use --engine torch",
     "trust_device_probabilities": "vLLM decides by the rule match alone; use --engine torch",
+    "replicas": "add --vllm data_parallel_size=N, or start a server for each GPU behind opensled gateway",
     "metrics": "vLLM's API has its metrics at /metrics: add --http",
 }
 OWN_DRAFTER = "vllm:"
-PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 
 
 def serve(config: ServeConfig) -> NoReturn:
     """Become vLLM's server. Raises UsageError for what has no meaning there."""
-    words, environment = command(config)
-    os.environ.update(environment)
-    os.execv(sys.executable, [sys.executable, "-m", "vllm_plugin.serve", *words, *_address(config)])
-
-
-def command(config: ServeConfig) -> tuple[list[str], dict[str, str]]:
-    """Words and environment of vLLM's server, but for where its API over HTTP listens. Raises UsageError."""
-    _require_meaning(config)
+    for problem in _problems(config):
+        raise UsageError(f"engine vllm: {problem}")
     versions.require()
     tell(f"loading {config.model}")
     model = config.model
@@ -65,25 +57,9 @@ def command(config: ServeConfig) -> tuple[list[str], dict[str, str]]:
         from vllm_plugin.model_folder import folder_of
 
         model = str(folder_of(model))
-    return [model, "--opensled", "--opensled-listen", config.listen, *_words(config)], _environment(config)
-
-
-def processes(config: ServeConfig) -> int:
-    """How many processes compute the model together; vLLM need not be installed. Raises UsageError."""
-    _require_meaning(config)
-    given = dict(_pairs(config.vllm))
-    return prod(_count(name, given.get(name, "1")) for name in PARALLEL)
-
-
-def _count(name: str, value: str) -> int:
-    if not value.isdigit() or not int(value):
-        raise UsageError(f"--vllm {name}={value}: write a number of processes, such as {name}=2")
-    return int(value)
-
-
-def _require_meaning(config: ServeConfig) -> None:
-    for problem in _problems(config):
-        raise UsageError(f"engine vllm: {problem}")
+    words = [model, "--opensled", "--opensled-listen", config.listen, *_words(config)]
+    os.environ.update(_environment(config))
+    os.execv(sys.executable, [sys.executable, "-m", "vllm_plugin.serve", *words])
 
 
 def _problems(config: ServeConfig) -> Iterator[str]:
@@ -112,7 +88,7 @@ def _words(config: ServeConfig) -> list[str]:
         found.append("--no-enable-prefix-caching")
     if config.graphs == "off":
         found.append("--enforce-eager")
-    return [*found, *_drafter(config), *_given(config.vllm)]
+    return [*found, *_address(config), *_drafter(config), *_given(config.vllm)]
 
 
 def _address(config: ServeConfig) -> list[str]:
@@ -137,26 +113,19 @@ def _drafter(config: ServeConfig) -> list[str]:
 
 
 def _given(text: str) -> Iterator[str]:
-    for name, value in _pairs(text):
-        flag = "--" + name.replace("_", "-")
-        yield from [flag] if value in ("True", "true") else [flag, value]
-
-
-def _pairs(text: str) -> Iterator[tuple[str, str]]:
-    """Names and values of vLLM's arguments in a text: one in a line, or blanks between them."""
-    for line in filter(None, re.split(r"\n|\s+(?=[\w-]+=)", text.strip())):
+    for line in filter(None, map(str.strip, text.split("\n"))):
         key, equals, value = line.partition("=")
         if not equals:
             raise UsageError(f"--vllm {line}: write KEY=VALUE, for example --vllm gpu_memory_utilization=0.8")
-        yield key.strip().lstrip("-").replace("-", "_"), value.strip()
+        flag = "--" + key.strip().lstrip("-").replace("_", "-")
+        yield from [flag] if value in ("True", "true") else [flag, value.strip()]
 
 
 def _environment(config: ServeConfig) -> dict[str, str]:
     """The options that differ from their defaults, as the plug-in reads them."""
     default = ServeConfig()
     named = {each.name: getattr(config, each.name) for each in fields(config)}
-    threads = {"OMP_NUM_THREADS": str(config.threads)} if config.threads else {}
-    return threads | {
+    return {
         f"OPENSLED_{name.upper()}": str(value)
         for name, value in named.items()
         if value != getattr(default, name) and name not in ("engine", "model", "listen", "http", "vllm")

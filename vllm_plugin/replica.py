@@ -1,7 +1,7 @@
 """A replica whose target `vllm serve` computes: the actor that has its place in the cluster, and its child process.
 
 The child is vLLM's server in a process group of its own. Its front serves devices and gateways; the actor asks it for
-heartbeats over a socket in a folder that this user alone may enter. The pipe to its standard input tells it when its
+heartbeats over a socket in a folder that this user alone may enter, where all temporary files of the child are. The pipe to its standard input tells it when its
 actor has gone, however that ended.
 """
 
@@ -18,24 +18,24 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from multiprocessing.managers import BaseManager
 from pathlib import Path
 from typing import IO, Any
 
 from opensled.core.errors import EngineError
-from opensled.process import logs
 from scheduler.cluster.placement import Heartbeat
 from scheduler.cluster.supervisor import HostedServer
 from verify_server.access.security import Tls
-from verify_server.cluster.replica import Membership, ReplicaServer
+from verify_server.cluster.replica import Membership, ReplicaServer, own_config
 from verify_server.options.serve_config import ServeConfig
 from verify_server.start.command import Served
-from vllm_plugin import launch, serve
+from vllm_plugin import launch, serve, versions
 
 PLACE = "OPENSLED_REPLICA_PLACE"  # variable of the child: its folder and its membership
 CHILD = f"from {__name__} import main; main()"  # no `-m`: its front imports this module, too
-SOCKET, API = "replica", "api"  # in the folder: for the actor, and of vLLM's API, which nothing uses
+SOCKET = "replica"  # in the folder
 LOOK_S = 0.2  # between two looks for a child that loads; chosen
 END_S = 10.0  # for a child that has drained to end; chosen: several times what vLLM takes
 CAUSE = re.compile(r"([\w.]*(?:Error|error|Exception): (?!Engine core init).*|opensled: .*)")
@@ -50,9 +50,7 @@ _Calls.register("server")
 
 def start(config: Mapping[str, Any], replica: str, host: str, key: bytes) -> VllmReplica:
     """See `verify_server.cluster.replica.start`."""
-    settings = ServeConfig(**config)
-    logs.configure(settings.log_level, settings.log_json)
-    return VllmReplica(settings, Membership(replica, host, key))
+    return VllmReplica(own_config(config, host), Membership(replica, host, key))
 
 
 class VllmReplica:
@@ -60,22 +58,18 @@ class VllmReplica:
 
     def __init__(self, config: ServeConfig, member: Membership) -> None:
         """Returns when the child serves. Raises UsageError, or EngineError with the reason why it does not."""
-        words, environment = launch.command(config)
+        versions.require()
+        versions.prepare(config.threads, config.log_level)
+        # The form of logs is the gateway's; what vLLM says goes to the log of this actor as it is.
+        config = replace(config, log_json=False)
+        _, _, _, *words = launch.command_of(config, cpu=versions.computes_on_cpu())
         self._folder = Path(tempfile.mkdtemp(prefix="opensled-"))
         place = [str(self._folder), member.replica, member.host, member.key.hex()]
+        own = {PLACE: json.dumps(place), "TMPDIR": str(self._folder)}
         self._child = subprocess.Popen(
             # One server has the membership: vLLM would start one for each of its engines.
-            [
-                sys.executable,
-                "-c",
-                CHILD,
-                *words,
-                "--uds",
-                str(self._folder / API),
-                "--api-server-count",
-                "1",
-            ],
-            env={**os.environ, **environment, PLACE: json.dumps(place)},
+            [sys.executable, "-c", CHILD, *words, "--api-server-count=1"],
+            env={**launch.environment(config, os.environ), **own},
             stdin=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

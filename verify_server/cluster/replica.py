@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import grpc_health  # noqa: F401  gateways follow the health of a replica: without it none is one
@@ -55,21 +56,25 @@ class Membership(NamedTuple):
         """Of the resume tokens that its gateways read."""
         return TokenSigner(time.time, TOKEN_SECONDS, self.key, self.replica)
 
-    def public_listen(self, config: ServeConfig) -> str:
-        """The address at which it listens for devices; "" = none, because of --proxy."""
-        if config.proxy:
-            return ""
-        return join_host_port(self.host if config.ray_address else host_port(config.listen)[0], 0)
+
+def own_config(config: Mapping[str, Any], host: str) -> ServeConfig:
+    """The configuration of a replica on the machine `host`: it listens for devices there, or nowhere (--proxy).
+
+    `config`: fields of the gateway's `ServeConfig`.
+    """
+    given = ServeConfig(**config)
+    logs.configure(given.log_level, given.log_json)
+    listen = join_host_port(host if given.ray_address else host_port(given.listen)[0], 0)
+    return replace(given, listen="" if given.proxy else listen)
 
 
 def start(config: Mapping[str, Any], replica: str, host: str, key: bytes) -> ReplicaServer:
-    """A server in a thread of its own; `config`: fields of `ServeConfig`, the rest as in `Membership`.
+    """A server in a thread of its own. `config`: see `own_config`; the rest: see `Membership`.
 
     Loads the target, which takes a while; raises the errors of `opensled serve`.
     """
-    settings, member = ServeConfig(**config), Membership(replica, host, key)
-    logs.configure(settings.log_level, settings.log_json)
-    tls, tenants = clients(settings, member.public_listen(settings))
+    settings, member = own_config(config, host), Membership(replica, host, key)
+    tls, tenants = clients(settings, settings.listen)
     target = ENGINES.get(settings.engine)(settings)
     manager = make_manager(settings, target, tenants, member.signer, derive_key(key, "prefix"))
     info = describe(manager, target, settings.pad_frames, model_names(settings.served_model_name))
@@ -110,8 +115,7 @@ class ReplicaServer:
         gateways = GatewayTenants(credentials=GatewayCredentials(self._member.key, time.time))
         limits = client_limits(self._config, self._manager)
         inner = await self._listen(join_host_port(self._member.host, 0), gateways, None, limits.from_gateways)
-        public = self._member.public_listen(self._config)
-        tenants = self._manager.limits.tenants
+        public, tenants = self._config.listen, self._manager.limits.tenants
         outer = await self._listen(public, tenants, self._tls, limits) if public else inner
         self._addresses = ReplicaAddresses(outer, inner)
 
