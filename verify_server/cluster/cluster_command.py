@@ -111,7 +111,7 @@ def processes(config: ServeConfig) -> int:
         return 1
     from vllm_plugin import launch
 
-    return launch.processes(_replica_config(config))
+    return launch.processes(config)
 
 
 def _gpus(config: ServeConfig) -> float:
