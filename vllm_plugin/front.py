@@ -11,6 +11,7 @@ from vllm.logger import init_logger
 
 from hw_profiles.step_cost import HardwareProfile, Roofline, StepCost
 from opensled.core.errors import OpenSledError, SelfTestFailed
+from opensled.metrics.registry import add_to_page
 from opensled.net.address import host_port, join_host_port
 from opensled.process.logs import show_ready
 from scheduler import make_policy
@@ -18,6 +19,7 @@ from scheduler.plan import PolicyOptions
 from verify_server.admission.session_manager import SessionManager
 from verify_server.engine.base import EngineInfo, known_ends
 from verify_server.front import service
+from verify_server.front.server_metrics import device_metrics
 from verify_server.options.serve_config import ServeConfig, model_names
 from verify_server.round.draft_stage import DraftStage
 from verify_server.round.loaded_model import LoadedModel
@@ -122,6 +124,7 @@ class DeviceFront:
         )
         frontend = service.VerifyService(manager, info, model.text, tenants, client_limits(config, manager))
         self._carrying = asyncio.create_task(loop.run())
+        add_to_page(device_metrics(manager))
         shared = (("grpc.so_reuseport", 1),) if (args.api_server_count or 1) > 1 else ()
         self._server, port = await service.start(frontend, config.listen, tls, further=shared)
         address = join_host_port(host_port(config.listen)[0], port)
