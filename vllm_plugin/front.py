@@ -11,6 +11,7 @@ from vllm.logger import init_logger
 
 from hw_profiles.step_cost import HardwareProfile, Roofline, StepCost
 from opensled.core.errors import OpenSledError, SelfTestFailed
+from opensled.metrics.registry import add_to_page
 from opensled.net.address import host_port, join_host_port
 from opensled.process.logs import show_ready
 from scheduler import make_policy
@@ -18,6 +19,7 @@ from scheduler.plan import PolicyOptions
 from verify_server.admission.session_manager import SessionManager
 from verify_server.engine.base import EngineInfo, known_ends
 from verify_server.front import service
+from verify_server.front.server_metrics import device_metrics
 from verify_server.options.serve_config import ServeConfig, model_names
 from verify_server.round.draft_stage import DraftStage
 from verify_server.round.loaded_model import LoadedModel
@@ -123,6 +125,7 @@ class DeviceFront:
             manager, model, config.pad_frames, (*names[1:], *model_names(config.served_model_name))
         )
         self._carrying = asyncio.create_task(loop.run())
+        add_to_page(device_metrics(manager))
         if here:
             await replica.join_cluster(config, tls, Served(manager, info, model))
             return
