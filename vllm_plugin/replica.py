@@ -1,8 +1,8 @@
 """A replica whose target `vllm serve` computes: the actor that has its place in the cluster, and its child process.
 
 The child is vLLM's server in a process group of its own. Its front serves devices and gateways; the actor asks it for
-heartbeats over a socket in a folder that this user alone may enter, where all temporary files of the child are. The pipe to its standard input tells it when its
-actor has gone, however that ended.
+heartbeats over a socket. That and all temporary files of the child are in a folder that this user alone may enter. The
+pipe to its standard input tells the child when its actor has gone, however that ended.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ CHILD = f"from {__name__} import main; main()"  # no `-m`: its front imports thi
 SOCKET = "replica"  # in the folder
 LOOK_S = 0.2  # between two looks for a child that loads; chosen
 END_S = 10.0  # for a child that has drained to end; chosen: several times what vLLM takes
-CAUSE = re.compile(r"([\w.]*(?:Error|error|Exception): (?!Engine core init).*|opensled: .*)")
+CAUSE = re.compile(r"(?:\berror|opensled): (?:vLLM does not start: )?(.*)|(\w*(?:Error|Exception): .*)")
+EFFECT = "Engine core initialization failed"  # says no cause
 
 
 class _Calls(BaseManager):
@@ -114,14 +115,14 @@ class VllmReplica:
                 status = self._child.wait(LOOK_S)
                 self._reader.join(LOOK_S)  # another process of vLLM may have its end of the pipe still
                 why = self._cause or f"it ended with status {status}; the log of this replica says why"
-                raise EngineError(f"vLLM did not start: {why}")
+                raise EngineError(f"vLLM does not start: {why}")
 
     def _pass_on(self, lines: IO[str]) -> None:
         """What the child says goes on to the log of the actor."""
         for line in lines:
             sys.stderr.write(line)
-            if found := CAUSE.search(line):
-                self._cause = found[1].strip()
+            if EFFECT not in line and (found := CAUSE.search(line)):
+                self._cause = found[1] or found[2]
 
     def _end(self) -> None:
         with contextlib.suppress(ProcessLookupError):
