@@ -72,8 +72,10 @@ class Cluster:
 @pytest.fixture(scope="module")
 def known() -> list[Answer]:
     """By engine torch."""
-    params = [SamplingParams(temperature=0.8 * (seed % 2), seed=seed) for seed in range(len(QUESTIONS))]
-    return [by_torch(Answer(prompt_of(*each), length=120)) for each in zip(QUESTIONS, params)]
+    return [
+        by_torch(Answer(prompt_of(question), SamplingParams(0.8 * (seed % 2), seed=seed), length=120))
+        for seed, question in enumerate(QUESTIONS)
+    ]
 
 
 async def assert_same(
