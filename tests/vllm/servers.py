@@ -128,7 +128,7 @@ class Server(NamedTuple):
         events = [
             line.removeprefix("data: ") for line in found.split("\n\n") if line[6:] not in ("", "[DONE]")
         ]
-        return [sum([json.loads(event)["choices"][0]["token_ids"] or [] for event in events], [])]
+        return [id for event in events for id in json.loads(event)["choices"][0]["token_ids"] or []]
 
     def ask_all(self, kinds: Sequence[str] = (*USERS,)) -> dict[str, list[Any]]:
         """The answers to one request of each kind, at once."""
