@@ -278,20 +278,6 @@ class VllmLoop(VerifyLoop):
                 if session is not None:
                     self._writing[session.id].advice = advice.hint, advice.why
 
-
-def request_params(terms: Terms, max_tokens: int, ends: Collection[int], logprobs: int | None) -> VllmParams:
-    """vLLM's parameters of a device's request; its sampler is not used, and the ends are ours."""
-    return VllmParams(
-        temperature=0.0,
-        max_tokens=max_tokens,
-        stop_token_ids=sorted(ends),
-        ignore_eos=True,
-        detokenize=False,
-        logprobs=logprobs,
-        output_kind=RequestOutputKind.DELTA,
-        extra_args=extra_args(terms),
-    )
-
     async def _take_load(self) -> None:
         """For admission, metrics, and a cluster's choice among replicas."""
         machine, memory = self.machine, self.machine.target.memory
@@ -306,6 +292,20 @@ def request_params(terms: Terms, max_tokens: int, ends: Collection[int], logprob
             if load.cost is not None:
                 machine.profile = replace(machine.profile, cost=load.cost)
             await asyncio.sleep(LOAD_S)
+
+
+def request_params(terms: Terms, max_tokens: int, ends: Collection[int], logprobs: int | None) -> VllmParams:
+    """vLLM's parameters of a device's request; its sampler is not used, and the ends are ours."""
+    return VllmParams(
+        temperature=0.0,
+        max_tokens=max_tokens,
+        stop_token_ids=sorted(ends),
+        ignore_eos=True,
+        detokenize=False,
+        logprobs=logprobs,
+        output_kind=RequestOutputKind.DELTA,
+        extra_args=extra_args(terms),
+    )
 
 
 def _same(known: SessionView, view: SessionView) -> bool:

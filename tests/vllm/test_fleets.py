@@ -45,9 +45,13 @@ class Cluster:
 
     def each(self, name: str) -> dict[str, float]:
         """A metric of each replica that is up."""
-        with urlopen(f"http://{self._metrics}/metrics") as reply:
-            found = re.findall(rf'opensled:replica_{name}{{replica="(.*)"}} (.*)', reply.read().decode())
+        found = re.findall(rf'opensled:replica_{name}{{replica="(.*)"}} (.*)', self.metrics())
         return {replica: float(value) for replica, value in found}
+
+    def metrics(self) -> str:
+        with urlopen(f"http://{self._metrics}/metrics") as reply:
+            text: str = reply.read().decode()
+        return text
 
     def wait_until(self, holds: Callable[[], bool]) -> None:
         deadline = time.monotonic() + READY_S
@@ -102,7 +106,8 @@ def test_texts_of_replicas_are_those_of_engine_torch_also_below_a_relay_and_wher
         words = ["relay", "--upstream", cluster.address, "--listen", "127.0.0.1:0", *hub]
         relay = ends.enter_context(Process(words, isolated=True)).wait_ready(READY_S)
         asyncio.run(assert_same(relay, known))
-        asyncio.run(assert_same(cluster.address, [*known, *known], cluster.kill_busiest))
+        asyncio.run(assert_same(cluster.address, 4 * known, cluster.kill_busiest))
+        assert not re.search("opensled:placements_resumed_total 0", cluster.metrics())
         processes = [psutil.Process(pid) for pid in below(cluster.process.process.pid)]
         assert cluster.process.stop() == 0
         assert psutil.wait_procs([each for each in processes if _lives(each)], 20)[1] == []
