@@ -48,9 +48,8 @@ class DeviceScheduler(Scheduler):
         self._planned: dict[str, Slice] | None = None  # for the next step, if that was looked at already
         self._alarm = Alarm()
         self._grammars = Grammars(self.vllm_config.model_config)
-        self._begun: tuple[float, int, int, int] | None = (
-            None  # time, tokens, KV positions, requests of the step
-        )
+        # Time, tokens, KV positions and requests of the step
+        self._begun: tuple[float, int, int, int] | None = None
         self._ended = 0.0  # when the latest step ended
         _add_utilities()
 
