@@ -126,7 +126,7 @@ HOMES = {
     "vllm": ("vllm_plugin/",),
     "huggingface_hub": ("verify_server/engine/torch/loading.py",),
     "starlette": ("http_api/", "verify_server/front/"),
-    "uvicorn": ("http_api/server.py", "http_api/http_connection.py"),
+    "uvicorn": ("http_api/server.py", "http_api/http_connection.py", "vllm_plugin/serve.py"),
     "httpx": ("lab/testbed/", "lab/benchmarks/"),
     "matplotlib": PLOT_HOMES,
     "rich": ("lab/testbed/demo_view.py", "lab/testbed/load/load_view.py"),
