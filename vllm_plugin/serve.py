@@ -31,7 +31,9 @@ versions.prepare()  # here, as the processes of vLLM import this module before a
 def main(words: list[str]) -> None:
     """Run `vllm serve` in this process. Raises UsageError where no vLLM of a known version is installed."""
     installed, version_of = versions.require(), metadata.version
-    metadata.version = lambda name: installed if name == "vllm" else version_of(name)
+    metadata.version = lambda distribution_name: (
+        installed if distribution_name == "vllm" else version_of(distribution_name)
+    )
     given = os.environ.get("VLLM_PLUGINS")
     os.environ["VLLM_PLUGINS"] = ",".join(filter(None, (PLUGIN, given)))
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # until vLLM has handlers of its own
