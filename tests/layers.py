@@ -41,7 +41,7 @@ ROOMS = {
     "opensled": "core wire process net metrics drafting cli text models",
     "edge_client": "link lengths drafters draft_servers round offline device terminal doctor",
     "verify_server": "text access vision engine engine/torch engine/llamacpp rules kv options round riders "
-    "drafting drafting/heads drafting/exits engine/vllm gpu_check admission front start cluster",
+    "drafting drafting/heads drafting/exits gpu_check admission front start cluster",
 }
 UPWARD = {
     "verify_server/start -> verify_server/cluster",  # `opensled serve` becomes a gateway
@@ -126,7 +126,7 @@ HOMES = {
     "vllm": ("vllm_plugin/",),
     "huggingface_hub": ("verify_server/engine/torch/loading.py",),
     "starlette": ("http_api/", "verify_server/front/"),
-    "uvicorn": ("http_api/server.py", "http_api/http_connection.py"),
+    "uvicorn": ("http_api/server.py", "http_api/http_connection.py", "vllm_plugin/serve.py"),
     "httpx": ("lab/testbed/", "lab/benchmarks/"),
     "matplotlib": PLOT_HOMES,
     "rich": ("lab/testbed/demo_view.py", "lab/testbed/load/load_view.py"),

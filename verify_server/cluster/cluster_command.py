@@ -109,9 +109,9 @@ def processes(config: ServeConfig) -> int:
     """How many processes compute one replica together. Raises UsageError."""
     if config.engine != "vllm":
         return 1
-    from verify_server.engine.vllm.served import processes_of
+    from vllm_plugin import launch
 
-    return processes_of(config)
+    return launch.processes(config)
 
 
 def _gpus(config: ServeConfig) -> float:

@@ -90,6 +90,10 @@ def serve(config: ServeConfig) -> int:
     if config.proxy:
         raise UsageError("--proxy is for a gateway to replicas: add --replicas N, or --ray-address HOST:PORT")
     tls, tenants = clients(config, config.listen)
+    if config.engine == "vllm":
+        from vllm_plugin import launch
+
+        launch.serve(config, tls, tenants)
     return run(serve_sequences(config, tenants, tls, partial(run_work, _load, config, tenants)))
 
 
