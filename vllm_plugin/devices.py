@@ -5,6 +5,7 @@ Knows vLLM's requests by their counts of tokens only; scheduler.py turns a plan 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -18,6 +19,8 @@ from opensled.core.messages import HintReason, Why
 from scheduler.plan import SchedulingPolicy, SessionView, Slice, Snapshot
 from verify_server.text.guide import Constraint, GrammarRebuilt
 from vllm_plugin.messages import Advice, News, Terms, encode, read_tick
+
+log = logging.getLogger("vllm.opensled")
 
 
 @dataclass(eq=False, slots=True)
@@ -33,9 +36,11 @@ class Device:
     draft: Sequence[int] = ()  # () = none waits
     in_step: int = 0  # draft tokens in a step that is not over
     told: tuple[int | None, Why] = (None, None)  # the latest advice
-    grammar: Future[Constraint] | None = None  # of a guided answer
+    grammar: Future[Constraint | None] | None = None  # of a guided answer; gives None where it failed
     spelled: int = 0  # tokens of the text that the grammar knows
     masks: list[bytes] = field(default_factory=list)  # for the rows of the next step
+    stuck: bool = False  # its grammar failed: the step that it is in decides nothing, and it ends
+    heard: bool = False  # news came since its latest token
 
     def __post_init__(self) -> None:
         self._look()
@@ -43,7 +48,7 @@ class Device:
 
     def hear(self, news: News, now: float) -> None:
         """Take the view of the front, and its draft."""
-        self.view = replace(news.view, id=self.number)
+        self.view, self.heard = replace(news.view, id=self.number), True
         if news.ids:
             self.base, self.draft = news.base, news.ids
             self.view.ready_since = now
@@ -54,6 +59,7 @@ class Device:
         """The text has grown after a step; returns by how many tokens. `verified`: the step held its draft."""
         news = self.request.num_tokens - self.length
         if news:
+            self.heard = False
             if verified:
                 self.draft = ()
             waiting, device = bool(self.draft), self.view.device
@@ -78,16 +84,29 @@ class Device:
 
     def mask(self, draft: Sequence[int]) -> bool:
         """Find the masks of the rows of a guided answer, if it is one. False: they are not known yet."""
-        if self.grammar is None:
+        if self.grammar is None or self.stuck:
             return True
-        grammar, text = self.grammar.result(), self.request.all_token_ids
-        grammar.commit(text[self.spelled :])
-        self.spelled = len(text)
         try:
+            grammar, text = self.grammar.result(), self.request.all_token_ids
+            if grammar is None:
+                self.stuck = True
+                return True
+            grammar.commit(text[self.spelled :])
+            self.spelled = len(text)
             self.masks = grammar.next_masks(draft)
         except GrammarRebuilt:
             return False
+        except Exception:
+            log.exception("a guided answer ends: its grammar failed")
+            self.stuck = True
         return True
+
+    def take_masks(self, draft: Sequence[int]) -> list[bytes]:
+        """The masks of a row and of one more for each token of the draft; a mask b"" allows nothing."""
+        if len(self.masks) <= len(draft):  # it begins here
+            self.mask(draft)
+        masks, self.masks = self.masks, []
+        return [b""] * (len(draft) + 1) if self.stuck else masks[: len(draft) + 1]
 
     def _fit(self) -> None:
         """Rebase the draft on the text as it is now."""
@@ -153,7 +172,8 @@ class Fleet:
 
     def plan(self, load: tuple[int, int, int], now: float) -> dict[str, Slice]:
         """What is decided in the next step, by request. `load`: tokens, KV positions and requests of all others."""
-        candidates = [device for device in self.devices.values() if _decodes(device.request)]
+        devices = [device for device in self.devices.values() if _decodes(device.request)]
+        candidates = [device for device in devices if not device.terms.trial]
         cost = Beside(self.costs.cost, *load) if load[0] else self.costs.cost
         room = max(len(candidates), self.max_step_tokens - load[0])
         snapshot = Snapshot(tuple([device.view for device in candidates]), self._memory)
@@ -164,7 +184,10 @@ class Fleet:
         for device in candidates:
             if (piece := chosen.get(device.number)) is not None:
                 self._advise(device, piece)
-        return {each.request.request_id: chosen[each.number] for each in candidates if each.number in chosen}
+        for trial in devices:
+            if trial.terms.trial and trial.heard:
+                chosen[trial.number] = Slice(trial.number, 1 + len(trial.draft), True)
+        return {each.request.request_id: chosen[each.number] for each in devices if each.number in chosen}
 
     def _advise(self, device: Device, piece: Slice) -> None:
         if piece.hint is None or device.told == (piece.hint, piece.why):

@@ -10,7 +10,7 @@ from typing import Any
 from vllm.logger import init_logger
 
 from hw_profiles.step_cost import HardwareProfile, Roofline, StepCost
-from opensled.core.errors import OpenSledError
+from opensled.core.errors import OpenSledError, SelfTestFailed
 from opensled.net.address import host_port, join_host_port
 from opensled.process.logs import show_ready
 from scheduler import make_policy
@@ -24,11 +24,14 @@ from verify_server.round.loaded_model import LoadedModel
 from verify_server.round.machine import StepMachine
 from verify_server.rules.served import ServedRules
 from verify_server.start.command import client_limits, clients, describe, session_limits
+from vllm_plugin import selftest
 from vllm_plugin.loop import VllmLoop, VllmTarget
 from vllm_plugin.option import serve_config
 from vllm_plugin.text import text_of
 
 logger = init_logger("vllm.opensled")
+
+QUESTIONS = ("What is the capital of Italy?", "Name three animals.", "Write one sentence about the moon.")
 
 
 class VllmModel(LoadedModel):
@@ -106,6 +109,13 @@ class DeviceFront:
             HardwareProfile(),
         )
         loop = VllmLoop(machine, engine_client, time.monotonic)
+        try:
+            await selftest.run(
+                engine_client, engine_client.vllm_config.model_config, map(model.text.encode, QUESTIONS)
+            )
+        except SelfTestFailed as error:
+            logger.error("OpenSLED: devices are served, but none of their drafts is verified: %s", error)
+            loop.rests = True
         manager = SessionManager(loop, model, session_limits(config, model, tenants))
         info = describe(
             manager, model, config.pad_frames, (*names[1:], *model_names(config.served_model_name))

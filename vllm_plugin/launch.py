@@ -19,9 +19,9 @@ from opensled.core.errors import UsageError
 from opensled.models.store import is_hub_id
 from opensled.net.address import host_port
 from opensled.process.logs import tell
-from vllm_plugin import versions
 from verify_server.options.serve_config import AUTO_DRAFTER, ServeConfig, model_names
 from verify_server.round.loaded_model import model_id_of
+from vllm_plugin import versions
 
 # Options of ours -> vLLM's, given where they differ from the default
 PASSED = {

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NoReturn
 
 from vllm import SamplingParams as VllmParams
@@ -18,7 +18,7 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from opensled.core.errors import EngineError
-from opensled.core.messages import Draft, DraftToken, TokenLogprobs, Why
+from opensled.core.messages import Draft, DraftToken, HintReason, TokenLogprobs, Why
 from opensled.core.protocol import common_prefix
 from scheduler.plan import SessionView, Slice
 from verify_server.engine.base import EngineInfo
@@ -29,7 +29,7 @@ from verify_server.round.machine import StepMachine
 from verify_server.round.outbox import Outbox
 from verify_server.round.session import Session
 from verify_server.round.target import Target
-from verify_server.rules.base import AcceptanceResult
+from verify_server.rules.base import AcceptanceResult, Reading
 from vllm_plugin.messages import ADVICE, TICK, News, Terms, encode, extra_args, read_advice
 
 log = logging.getLogger(__name__)
@@ -67,6 +67,7 @@ class VllmLoop(VerifyLoop):
     def __init__(self, machine: StepMachine, client: Any, clock: Callable[[], float]) -> None:
         """`client`: vLLM's `EngineClient`."""
         super().__init__(machine, clock)
+        self.rests = False  # no draft is verified: the self-test has failed
         self._client, self._core = client, client.engine_core
         self._front = uuid.uuid4().hex
         self._writing: dict[int, _Writing] = {}  # by session
@@ -177,16 +178,8 @@ class VllmLoop(VerifyLoop):
         reads = [each for rider in session.riders for each in rider.reads(0, 0, True)]
         counts = [each.count for each in reads if isinstance(each, LogprobsReading)]
         writing.likeliest = counts[0] if counts else 0
-        return VllmParams(
-            temperature=0.0,  # its sampler is not used
-            max_tokens=sequence.ends.last_length - len(sequence),
-            stop_token_ids=sorted(sequence.ends.ids),
-            ignore_eos=True,  # the ends are ours
-            detokenize=False,
-            logprobs=counts[0] if counts else None,
-            output_kind=RequestOutputKind.DELTA,
-            extra_args=extra_args(told),
-        )
+        ends = sequence.ends
+        return request_params(told, ends.last_length - len(sequence), ends.ids, counts[0] if counts else None)
 
     def _commit(
         self, session: Session, writing: _Writing, news: tuple[int, ...], logprobs: Any, cached: int
@@ -204,14 +197,16 @@ class VllmLoop(VerifyLoop):
             session.tell_prefill()
         sequence.progress(len(sequence) - 1, 0)
         verified = min(writing.drafted, len(news)) if agreed == len(news) else writing.drafted
-        hint, why = writing.advice
+        hint, why = (0, HintReason("operator")) if self.rests else writing.advice
         piece = Slice(session.id, 1, True, draft=verified if used else 0, hint=hint, why=why)
         item = session.plan(piece, now)
         if not used:
             device.offer = waiting
         assert item.check is not None
         check = item.check._replace(draft=tuple(map(DraftToken, news[:-1])))
-        read = {LogprobsReading: _logprobs(news, logprobs, writing.likeliest)} if logprobs is not None else {}
+        read: dict[type[Reading], Any] = {}
+        if logprobs is not None:
+            read[LogprobsReading] = _logprobs(news, logprobs, writing.likeliest)
         session.commit(item._replace(check=check), AcceptanceResult(len(news) - 1, news[-1], read=read), now)
         self.machine.stats.step(1, len(news), 0.0)
         if not sequence.over:
@@ -226,7 +221,7 @@ class VllmLoop(VerifyLoop):
             return
         view, offer = session.view(self.clock()), session.sources.device.offer
         ids: tuple[int, ...] = ()
-        if offer is not None:
+        if offer is not None and not self.rests:
             budget = session.sources.device.budget.longest(
                 len(offer.block.tokens), len(session.sequence), self.clock()
             )
@@ -265,6 +260,20 @@ class VllmLoop(VerifyLoop):
                 session = self._named.get(advice.session)
                 if session is not None:
                     self._writing[session.id].advice = advice.hint, advice.why
+
+
+def request_params(terms: Terms, max_tokens: int, ends: Collection[int], logprobs: int | None) -> VllmParams:
+    """vLLM's parameters of a device's request; its sampler is not used, and the ends are ours."""
+    return VllmParams(
+        temperature=0.0,
+        max_tokens=max_tokens,
+        stop_token_ids=sorted(ends),
+        ignore_eos=True,
+        detokenize=False,
+        logprobs=logprobs,
+        output_kind=RequestOutputKind.DELTA,
+        extra_args=extra_args(terms),
+    )
 
 
 def _same(known: SessionView, view: SessionView) -> bool:

@@ -19,12 +19,11 @@ class Terms(NamedTuple):
     session: str  # its name, which no user of vLLM can guess
     front: str  # name of the API server that has its device
     key: str  # noise key, hex
-    prompt_length: (
-        int  # tokens before the answer; the request's own prompt has earlier answers of the sequence as well
-    )
+    prompt_length: int  # tokens before the answer; the request's prompt has the answer's earlier part as well
     params: SamplingParams
     view: SessionView  # at its begin
     guide: Guide | None = None
+    trial: bool = False  # of the self-test: each of its steps waits for news, and verifies all of their draft
 
 
 class News(NamedTuple):

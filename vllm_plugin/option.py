@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from opensled.cli import config
-from opensled.core.errors import UsageError
-from vllm_plugin import versions
-from verify_server.options.serve_config import ServeConfig
+if TYPE_CHECKING:
+    from verify_server.options.serve_config import ServeConfig
 
 LISTEN = "127.0.0.1:7411"
 SETTINGS = "opensled"  # key in vLLM's `additional_config`
@@ -22,6 +20,9 @@ SETTINGS = "opensled"  # key in vLLM's `additional_config`
 def serve_config(**given: Any) -> ServeConfig:
     """The configuration of `opensled serve` by environment and files, with values `given` above them. Raises
     UsageError."""
+    from opensled.cli import config
+    from verify_server.options.serve_config import ServeConfig
+
     return ServeConfig(**config.merge_layers(ServeConfig, "serve", given).values)
 
 
@@ -34,11 +35,11 @@ def settings_of(vllm_config: Any) -> dict[str, Any]:
 class Switch(argparse.Action):
     """`--opensled`: chooses scheduler, worker and model runner; options of vLLM that follow it hold over them."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, nargs=0, **kwargs)
-
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         """Raises SystemExit, with one line, for a vLLM of another version or a wrong configuration."""
+        from opensled.core.errors import UsageError
+        from vllm_plugin import versions
+
         try:
             versions.require()
             ours = serve_config(engine="vllm")
@@ -59,7 +60,13 @@ def register() -> None:
 
     if hasattr(EngineArgs.add_cli_args, "plain"):
         return  # vLLM may load plug-ins more than once
-    plain = EngineArgs.add_cli_args
+    plain, plain_config = EngineArgs.add_cli_args, EngineArgs.create_engine_config
+
+    def create_engine_config(self: Any, *args: Any, **kwargs: Any) -> Any:
+        found = plain_config(self, *args, **kwargs)
+        if SETTINGS in (found.additional_config or {}) and (problem := _problem(found)):
+            raise SystemExit(f"opensled: {problem}")
+        return found
 
     def add_cli_args(parser: Any) -> Any:
         parser = plain(parser)
@@ -67,6 +74,7 @@ def register() -> None:
         group.add_argument(
             "--opensled",
             action=Switch,
+            nargs=0,
             default=False,
             help="Serve devices (opensled edge) beside all other users. Further settings as of opensled serve, by "
             "OPENSLED_NAME or opensled.toml.",
@@ -81,3 +89,19 @@ def register() -> None:
 
     add_cli_args.plain = plain  # type: ignore[attr-defined]
     EngineArgs.add_cli_args = staticmethod(add_cli_args)
+    EngineArgs.create_engine_config = create_engine_config
+
+
+def _problem(vllm_config: Any) -> str:
+    """Why devices' drafts cannot be verified with a configuration of vLLM; "" = they can."""
+    drafter = vllm_config.speculative_config is not None
+    if vllm_config.parallel_config.pipeline_parallel_size > 1:
+        return "vLLM verifies no drafts over a pipeline: use --tensor-parallel-size instead"
+    if drafter and vllm_config.scheduler_config.async_scheduling:
+        return "a drafter of vLLM and drafts of devices share a step only with --no-async-scheduling: add it"
+    if vllm_config.model_config.is_hybrid and not drafter:
+        return (
+            "this target keeps states beside KV (Mamba, linear attention), and vLLM can take a wrong draft back there "
+            "only with a drafter of its own: add --speculative-config"
+        )
+    return ""

@@ -16,6 +16,7 @@ from math import inf
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from vllm.logger import init_logger
 from vllm.sampling_params import StructuredOutputsParams
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -35,8 +36,8 @@ from vllm_plugin.text import Grammars, mask_rows
 logger = init_logger("vllm.opensled")
 
 
-class Devices:
-    """A mixin for both schedulers of vLLM."""
+class DeviceScheduler(Scheduler):
+    """Plans a step when the one before it is over."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -48,7 +49,7 @@ class Devices:
         self._alarm = Alarm()
         self._grammars = Grammars(self.vllm_config.model_config)
         self._begun: tuple[float, int, int, int] | None = (
-            None  # of the step: time, tokens, KV positions, requests
+            None  # time, tokens, KV positions, requests of the step
         )
         self._ended = 0.0  # when the latest step ended
         _add_utilities()
@@ -125,17 +126,20 @@ class Devices:
 
     def _place(self, device: Device, piece: Slice | None) -> None:
         request, draft = device.request, device.draft
+        # In flight, in the asynchronous scheduler only: its latest step has decided, but the tokens are not known yet.
         if piece is None or (_in_flight(request) and not device.goes_on):
-            self._hold(
-                request
-            )  # in flight, asynchronous only: what its latest step has decided is not known yet
+            self._hold(request)
             return
-        draft = list(draft if piece.draft is None else draft[: piece.draft])
+        most = self.num_spec_tokens or len(
+            draft
+        )  # vLLM's drafter, if there is one, sets the size of its buffers
+        draft = list(draft[:most] if piece.draft is None else draft[: min(most, piece.draft)])
+        if not draft and self.num_spec_tokens and device.grammar is None:
+            draft = request.spec_token_ids  # vLLM's drafter drafts where the device rests
         if not device.mask(draft):
             self._hold(request)
             return
-        request.next_decode_eligible_step = 0
-        request.spec_token_ids = draft
+        request.next_decode_eligible_step, request.spec_token_ids = 0, draft
 
     def _hold(self, request: Request) -> None:
         # `schedule` counts the step first, then skips each request that is eligible in a later one only.
@@ -164,22 +168,14 @@ class Devices:
         if not deciding:
             return found
         words = -(-self.vllm_config.model_config.get_vocab_size() // 32)
-        ids, rows, counts = (
-            ([], [], [])
-            if found is None
-            else (
-                list(found.structured_output_request_ids),
-                [found.grammar_bitmask],
-                list(found.num_acceptable_drafts),
-            )
-        )
+        ids, rows, counts = list[str](), list[NDArray[np.int32]](), list[int]()
+        if found is not None:
+            ids, counts = [*found.structured_output_request_ids], [*found.num_acceptable_drafts]
+            rows = [found.grammar_bitmask]
         for device in deciding:
             draft = step.scheduled_spec_decode_tokens.get(device.request.request_id, ())
-            if len(device.masks) <= len(draft):  # it begins here
-                device.mask(draft)
-            masks, device.masks = device.masks[: len(draft) + 1], []
             ids.append(device.request.request_id)
-            rows.append(mask_rows(masks, words))
+            rows.append(mask_rows(device.take_masks(draft), words))
             counts.append(len(draft))
         return GrammarOutput(ids, np.concatenate(rows), counts)
 
@@ -202,15 +198,12 @@ class Devices:
                 continue
             device.in_step = 0
             begun = _decodes_now(device)
-            if (
-                not device.grow(now, verified=bool(drafted.get(id)))
-                and begun
-                and not _in_flight(device.request)
-            ):
+            grown = device.grow(now, verified=bool(drafted.get(id)))
+            if not grown and begun and not _in_flight(device.request):
                 self._end(device.request, outputs)  # the worker could not decide its rows
         if self._begun is not None:
-            started, *rest = self._begun
-            self.fleet.costs.observe(*rest, now - max(started, self._ended))
+            started, tokens, contexts, requests = self._begun
+            self.fleet.costs.observe(tokens, contexts, requests, now - max(started, self._ended))
         self._ended, self._planned = now, None
 
     def _end(self, request: Request, outputs: dict[int, EngineCoreOutputs]) -> None:
@@ -248,21 +241,17 @@ def _decodes_now(device: Device) -> bool:
 
 
 class _Compiling(StructuredOutputRequest):
-    """Until its grammar is there, vLLM lets the request wait."""
+    """Guide of a request: until its grammar is there, vLLM lets the request wait."""
 
     def __init__(self, grammar: Future[Any]) -> None:
         super().__init__(StructuredOutputsParams(json_object=True), grammar, reasoning_ended=True)
 
 
-class DeviceScheduler(Devices, Scheduler):
-    """Plans a step when the one before it is over."""
-
-
-class AsyncDeviceScheduler(Devices, AsyncScheduler):
+class AsyncDeviceScheduler(DeviceScheduler, AsyncScheduler):
     """Plans a step while the one before it is computed."""
 
 
-def make_scheduler(*args: Any, vllm_config: Any, **kwargs: Any) -> Devices:
+def make_scheduler(*args: Any, vllm_config: Any, **kwargs: Any) -> DeviceScheduler:
     """The scheduler for vLLM's configuration; in place of a class."""
     is_async = vllm_config.scheduler_config.async_scheduling
     kind = AsyncDeviceScheduler if is_async else DeviceScheduler

@@ -19,7 +19,9 @@ PLUGIN = "opensled"  # among vLLM's plug-ins
 def main(words: list[str]) -> None:
     """Run `vllm serve` in this process. Raises UsageError where no vLLM of a known version is installed."""
     installed, version_of = versions.require(), metadata.version
-    metadata.version = lambda name: installed if name == "vllm" else version_of(name)
+    metadata.version = lambda distribution_name: (
+        installed if distribution_name == "vllm" else version_of(distribution_name)
+    )
     versions.prepare()
     os.environ.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)  # its engine has a process of its own
     given = os.environ.get("VLLM_PLUGINS")

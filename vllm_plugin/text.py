@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +15,8 @@ from opensled.core.messages import Guide
 from verify_server.engine.base import known_ends
 from verify_server.text.guide import Constraint, GuideCompiler
 from verify_server.text.hf_text import HFText
+
+log = logging.getLogger("vllm.opensled")
 
 TEXT_FILES = ("*.json", "*.jinja", "*.model", "*.txt")  # of a repository, without its weights
 THREADS = 2  # that compile grammars in the process of vLLM's engine
@@ -40,12 +43,18 @@ class Grammars:
         self._config = model_config
         self._threads = ThreadPoolExecutor(THREADS, "opensled grammar")
 
-    def start(self, guide: Guide, prompt: tuple[int, ...], committed: tuple[int, ...]) -> Future[Constraint]:
-        """The constraint of an answer, as soon as it is compiled."""
+    def start(
+        self, guide: Guide, prompt: tuple[int, ...], committed: tuple[int, ...]
+    ) -> Future[Constraint | None]:
+        """The constraint of an answer, as soon as it is compiled; None where that fails."""
         return self._threads.submit(self._start, guide, prompt, committed)
 
-    def _start(self, guide: Guide, prompt: tuple[int, ...], committed: tuple[int, ...]) -> Constraint:
-        return self._compiler.start(guide, committed, prompt=prompt)
+    def _start(self, guide: Guide, prompt: tuple[int, ...], committed: tuple[int, ...]) -> Constraint | None:
+        try:
+            return self._compiler.start(guide, committed, prompt=prompt)
+        except Exception:  # vLLM would end with it
+            log.exception("a guided answer ends: its grammar failed")
+            return None
 
     @cached_property
     def _compiler(self) -> GuideCompiler:

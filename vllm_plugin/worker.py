@@ -31,6 +31,7 @@ else:
 
 logger = init_logger("vllm.opensled")
 
+LOGPROBS = ("logprob_token_ids", "logprobs", "selected_token_ranks")  # fields of `LogprobsTensors`
 NO_TOKEN = -1  # vLLM leaves it out
 VERIFIES = object()  # in place of a `speculative_config`
 RULE = Match()
@@ -95,13 +96,26 @@ class DeviceWorker(Worker):
         rows = [0]
         for count in drafted:
             rows.append(rows[-1] + count + 1)
-        decided = self._decide(
-            logits, metadata, places, drafted, rows
-        )  # first: vLLM's sampler may change logits
-        batch.update_async_output_token_ids()
-        newest = logits if metadata is None else logits[torch.tensor(rows[:-1], device=logits.device)]
-        output = self.model_runner.sampler(logits=newest, sampling_metadata=batch.sampling_metadata)
-        return self._widen(output, decided, places, rows, logits) if places else output
+        # First: vLLM's sampler may change logits.
+        decided = self._decide(logits, metadata, places, drafted, rows)
+        output = self._sample_users(logits, metadata, rows)
+        if not places:
+            return output
+        try:
+            return self._widen(output, decided, places, rows, logits)
+        except Exception:
+            logger.exception("OpenSLED: no token of a device in this step")
+            return self._widen(output, {}, places, rows, logits)
+
+    def _sample_users(
+        self, logits: torch.Tensor, metadata: SpecDecodeMetadata | None, rows: list[int]
+    ) -> SamplerOutput:
+        runner = self.model_runner
+        if metadata is None or runner.speculative_config is not None:  # vLLM's drafter drafts for users
+            return self._plain(logits, metadata)
+        runner.input_batch.update_async_output_token_ids()
+        newest = logits[torch.tensor(rows[:-1], device=logits.device)]
+        return runner.sampler(logits=newest, sampling_metadata=runner.input_batch.sampling_metadata)
 
     def _session_of(self, id: str) -> _Session | None:
         found = self._sessions.get(id)
@@ -166,40 +180,43 @@ class DeviceWorker(Worker):
     ) -> SamplerOutput:
         """With the tokens of sessions in place of the sampler's: ids int32 [requests, width], filled up with NO_TOKEN;
         log-probabilities, where any request wants them, [requests * width, ...]."""
-        count = len(output.sampled_token_ids)
+        count, columns = output.sampled_token_ids.shape
         # In a single column NO_TOKEN would count as an id.
-        width = max(2, *[len(news) for news in decided.values()]) if decided else 2
+        width = max(2, columns, *[len(news) for news in decided.values()])
         table = [[NO_TOKEN] * width for _ in range(count)]
         for place, news in decided.items():
             table[place][: len(news)] = news
         tokens = torch.tensor(table, dtype=torch.int32, device=logits.device)
         users = torch.ones(count, dtype=torch.bool, device=logits.device)
         users[places] = False
-        tokens[users, 0] = output.sampled_token_ids[users, 0].to(torch.int32)
+        tokens[users, :columns] = output.sampled_token_ids[users].to(torch.int32)
         logprobs = output.logprobs_tensors
         if logprobs is not None:
-            logprobs = self._logprobs(logprobs, decided, rows, logits, width)
+            logprobs = self._logprobs(_spread(logprobs, columns, width), decided, rows, logits)
         return SamplerOutput(sampled_token_ids=tokens, logprobs_tensors=logprobs)
 
     def _logprobs(
         self,
-        found: LogprobsTensors,
+        wide: LogprobsTensors,
         decided: dict[int, tuple[int, ...]],
         rows: list[int],
         logits: torch.Tensor,
-        width: int,
     ) -> LogprobsTensors:
-        names = ("logprob_token_ids", "logprobs", "selected_token_ranks")
-        spread = []
-        for name in names:
-            each = getattr(found, name)
-            wide = each.new_zeros((len(each) * width, *each.shape[1:]))
-            wide[::width] = each
-            spread.append(wide)
-        sampler, likeliest = self.model_runner.sampler, found.logprobs.shape[1] - 1
+        sampler, likeliest = self.model_runner.sampler, wide.logprobs.shape[-1] - 1
         for place, news in decided.items():
             own = sampler.compute_logprobs(logits[rows[place] : rows[place] + len(news)])
             own = sampler.gather_logprobs(own, likeliest, torch.tensor(news, device=logits.device))
-            for wide, name in zip(spread, names):
-                wide[place * width : place * width + len(news)] = getattr(own, name)
-        return LogprobsTensors(*spread)
+            for name in LOGPROBS:
+                getattr(wide, name)[place, : len(news)] = getattr(own, name)
+        return LogprobsTensors(*[getattr(wide, name).flatten(0, 1) for name in LOGPROBS])
+
+
+def _spread(found: LogprobsTensors, columns: int, width: int) -> LogprobsTensors:
+    """Each tensor of [requests * columns, ...] as one of [requests, width, ...], filled up with zeros."""
+    spread = []
+    for each in [getattr(found, name) for name in LOGPROBS]:
+        count, rest = len(each) // columns, each.shape[1:]
+        wide = each.new_zeros((count, width, *rest))
+        wide[:, :columns] = each.view(count, columns, *rest)
+        spread.append(wide)
+    return LogprobsTensors(*spread)

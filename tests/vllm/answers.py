@@ -22,16 +22,16 @@ from opensled.core.penalties import TokenCounts
 from opensled.core.protocol import EndRules, cut
 from verify_server.engine.base import Segment
 from verify_server.engine.torch import torch_engine
-from vllm_plugin import versions
 from verify_server.engine.vllm.arguments import FIXED
 from verify_server.engine.vllm.core import VllmCore, start
 from verify_server.engine.vllm.decoding import Decode, DecodeResult
-from vllm_plugin.drafters import speculative_config
 from verify_server.riders.answer_logprobs import LogprobsReading
 from verify_server.rules.base import AcceptanceResult, DraftCheck, decided_ids
 from verify_server.rules.decide import Question, decide
 from verify_server.rules.match import Match
 from verify_server.text.guide import GuideCompiler
+from vllm_plugin import versions
+from vllm_plugin.drafters import speculative_config
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 versions.prepare()

@@ -12,8 +12,8 @@ from opensled.core.messages import ChatMessage, SamplingParams
 from tests.vllm.answers import QUESTIONS, Answer, Drafting, Drafts, running, without, write
 from tests.vllm.test_model_folders import SMOLLM2
 from verify_server.engine.vllm.core import VllmCore
-from vllm_plugin.model_folder import folder_of
 from verify_server.text.hf_text import HFText
+from vllm_plugin.model_folder import folder_of
 
 pytestmark = [
     pytest.mark.long,
