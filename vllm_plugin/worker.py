@@ -7,7 +7,6 @@ several processes compute a model together, each of them has all logits and deci
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -37,17 +36,13 @@ VERIFIES = object()  # in place of a `speculative_config`
 RULE = Match()
 
 
-@dataclass
 class _Session:
     """A device's session, as far as this worker has decided it."""
 
-    terms: Terms
-    counts: TokenCounts | None  # of the answer, where it has penalties
-    counted: int  # tokens of the text, prompt included, that are counted
-    key: bytes = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.key = bytes.fromhex(self.terms.key)
+    def __init__(self, terms: Terms) -> None:
+        self.terms, self.key = terms, bytes.fromhex(terms.key)
+        self.counts = TokenCounts() if terms.params.penalizes else None  # of the answer
+        self.counted = terms.prompt_length  # tokens of the text, prompt included, that are counted
 
 
 class DeviceWorker(Worker):
@@ -57,7 +52,7 @@ class DeviceWorker(Worker):
         """See `Worker`."""
         super().init_device()
         runner = self.model_runner
-        self._sessions: dict[str, _Session] = {}
+        self._sessions: dict[str, _Session | None] = {}  # of all requests; None = a user's
         self._plain, runner._sample = runner._sample, self._sample
         self._lay_out, runner._prepare_inputs = runner._prepare_inputs, self._prepare_inputs
         self._keep, runner._bookkeeping_sync = runner._bookkeeping_sync, self._bookkeeping_sync
@@ -118,11 +113,10 @@ class DeviceWorker(Worker):
         return runner.sampler(logits=newest, sampling_metadata=runner.input_batch.sampling_metadata)
 
     def _session_of(self, id: str) -> _Session | None:
-        found = self._sessions.get(id)
-        if found is None and (terms := terms_of(self.model_runner.requests[id].sampling_params)) is not None:
-            counts = TokenCounts() if terms.params.penalizes else None
-            found = self._sessions[id] = _Session(terms, counts, terms.prompt_length)
-        return found
+        if id not in self._sessions:
+            terms = terms_of(self.model_runner.requests[id].sampling_params)
+            self._sessions[id] = None if terms is None else _Session(terms)
+        return self._sessions[id]
 
     def _decide(
         self,
