@@ -135,7 +135,9 @@ class VllmLoop(VerifyLoop):
         try:
             async for output in stream:
                 (choice,) = output.outputs
-                if choice.finish_reason in ("error", "abort"):
+                if choice.finish_reason == "abort":  # SIGTERM: vLLM ends
+                    raise EngineDeadError
+                if choice.finish_reason == "error":
                     raise EngineError(LOST)
                 writing.begun = True
                 if choice.token_ids:
