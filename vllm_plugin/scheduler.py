@@ -26,10 +26,11 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output.request import StructuredOutputRequest
 
+from hw_profiles.learned import LearnedCost
 from scheduler import make_policy
 from scheduler.plan import PolicyOptions, Slice
 from vllm_plugin.devices import Device, Fleet
-from vllm_plugin.messages import ADVICE, TICK, terms_of
+from vllm_plugin.messages import ADVICE, LOAD, TICK, Load, encode, terms_of
 from vllm_plugin.option import settings_of
 from vllm_plugin.text import Grammars, mask_rows
 
@@ -76,6 +77,11 @@ class DeviceScheduler(Scheduler):
         self._alarm.wake = wake
         self._planned = None
         self._contained("news", lambda: self.fleet.hear(data))
+
+    def load(self) -> bytes:
+        """For the fronts."""
+        free, cost = self.kv_cache_manager.block_pool.get_num_free_blocks(), self.fleet.costs.cost
+        return encode(Load(free * self.block_size, cost if isinstance(cost, LearnedCost) else None))
 
     def has_requests(self) -> bool:
         """See `Scheduler`; False while all requests are sessions that wait for their devices: the engine sleeps."""
@@ -296,3 +302,4 @@ def _add_utilities() -> None:
 
     setattr(core.EngineCore, TICK, tick)
     setattr(core.EngineCore, ADVICE, advice)
+    setattr(core.EngineCore, LOAD, lambda self: self.scheduler.load())
