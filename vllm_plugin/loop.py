@@ -152,7 +152,9 @@ class VllmLoop(VerifyLoop):
         try:
             async for output in stream:
                 (choice,) = output.outputs
-                if choice.finish_reason in ("error", "abort"):
+                if choice.finish_reason == "abort":  # SIGTERM: vLLM ends
+                    raise EngineDeadError
+                if choice.finish_reason == "error":
                     raise EngineError(LOST)
                 writing.begun = True
                 if choice.token_ids:
@@ -262,6 +264,20 @@ class VllmLoop(VerifyLoop):
             except Exception:
                 log.exception("drafts are lost; their sessions go on without")
 
+    async def _take_load(self) -> None:
+        """For admission, metrics, and a cluster's choice among replicas."""
+        machine, memory = self.machine, self.machine.target.memory
+        assert isinstance(memory, VllmMemory)
+        while True:
+            try:
+                memory.left, cost = read_load(await self._core.call_utility_async(LOAD))
+            except Exception:
+                log.exception("no more news of vLLM's memory and steps")
+                return
+            if cost is not None:
+                machine.profile = replace(machine.profile, cost=cost)
+            await asyncio.sleep(LOAD_S)
+
     async def _take_advice(self, engine: Any) -> None:
         while True:
             try:
@@ -277,21 +293,6 @@ class VllmLoop(VerifyLoop):
                 session = self._named.get(advice.session)
                 if session is not None:
                     self._writing[session.id].advice = advice.hint, advice.why
-
-    async def _take_load(self) -> None:
-        """For admission, metrics, and a cluster's choice among replicas."""
-        machine, memory = self.machine, self.machine.target.memory
-        assert isinstance(memory, VllmMemory)
-        while True:
-            try:
-                load = read_load(await self._core.call_utility_async(LOAD))
-            except Exception:
-                log.exception("no more news of vLLM's memory and steps")
-                return
-            memory.left = load.free
-            if load.cost is not None:
-                machine.profile = replace(machine.profile, cost=load.cost)
-            await asyncio.sleep(LOAD_S)
 
 
 def request_params(terms: Terms, max_tokens: int, ends: Collection[int], logprobs: int | None) -> VllmParams:
