@@ -40,13 +40,19 @@ def main(words: list[str]) -> None:
     )
     given = os.environ.get("VLLM_PLUGINS")
     os.environ["VLLM_PLUGINS"] = ",".join(filter(None, (PLUGIN, given)))
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # until vLLM has handlers of its own
+    for each in (signal.SIGTERM, signal.SIGINT):  # until vLLM has handlers of its own
+        signal.signal(each, _interrupt)
     silence_bindings()
     argparse.ArgumentParser.error = _refuse  # type: ignore[assignment,method-assign]
     with tempfile.TemporaryDirectory(prefix="opensled-") as folder:
         has_port = any(word.startswith("--port") for word in words)
         sys.argv = ["vllm", "serve", *words, *([] if has_port else [f"--uds={Path(folder) / 'api'}"])]
         _run()
+
+
+def _interrupt(*_: Any) -> NoReturn:
+    """In place of Python's own handler, which asyncio would replace by one that only waits."""
+    raise KeyboardInterrupt
 
 
 def _run() -> None:
