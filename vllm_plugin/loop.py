@@ -264,6 +264,21 @@ class VllmLoop(VerifyLoop):
             except Exception:
                 log.exception("drafts are lost; their sessions go on without")
 
+    async def _take_load(self) -> None:
+        """For admission, metrics, and a cluster's choice among replicas."""
+        machine, memory = self.machine, self.machine.target.memory
+        assert isinstance(memory, VllmMemory)
+        while True:
+            try:
+                load = read_load(await self._core.call_utility_async(LOAD))
+            except Exception:
+                log.exception("no more news of vLLM's memory and steps")
+                return
+            memory.left = load.free
+            if load.cost is not None:
+                machine.profile = replace(machine.profile, cost=load.cost)
+            await asyncio.sleep(LOAD_S)
+
     async def _take_advice(self, engine: Any) -> None:
         while True:
             try:
@@ -293,21 +308,6 @@ def request_params(terms: Terms, max_tokens: int, ends: Collection[int], logprob
         output_kind=RequestOutputKind.DELTA,
         extra_args=extra_args(terms),
     )
-
-    async def _take_load(self) -> None:
-        """For admission, metrics, and a cluster's choice among replicas."""
-        machine, memory = self.machine, self.machine.target.memory
-        assert isinstance(memory, VllmMemory)
-        while True:
-            try:
-                load = read_load(await self._core.call_utility_async(LOAD))
-            except Exception:
-                log.exception("no more news of vLLM's memory and steps")
-                return
-            memory.left = load.free
-            if load.cost is not None:
-                machine.profile = replace(machine.profile, cost=load.cost)
-            await asyncio.sleep(LOAD_S)
 
 
 def _same(known: SessionView, view: SessionView) -> bool:

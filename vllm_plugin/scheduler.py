@@ -47,7 +47,7 @@ class DeviceScheduler(Scheduler):
         self.fleet = Fleet(policy, self.max_num_scheduled_tokens)
         self.broken = False  # by a fault of ours: there are no drafts any more
         self._planned: dict[str, Slice] | None = None  # for the next step, if that was looked at already
-        self._alarm = Alarm()
+        self._alarm = _Alarm()
         self._grammars = Grammars(self.vllm_config.model_config)
         # Time, tokens, KV positions and requests of the step
         self._begun: tuple[float, int, int, int] | None = None
@@ -263,7 +263,7 @@ def make_scheduler(*args: Any, vllm_config: Any, **kwargs: Any) -> DeviceSchedul
     return kind(*args, vllm_config=vllm_config, **kwargs)
 
 
-class Alarm:
+class _Alarm:
     """Wakes the engine at a time, from a thread of its own."""
 
     def __init__(self) -> None:

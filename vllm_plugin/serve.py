@@ -38,7 +38,7 @@ def main(words: list[str]) -> None:
     os.environ["VLLM_PLUGINS"] = ",".join(filter(None, (PLUGIN, given)))
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # until vLLM has handlers of its own
     silence_bindings()
-    argparse.ArgumentParser.error = _refuse  # type: ignore[method-assign]
+    argparse.ArgumentParser.error = _refuse  # type: ignore[method-assign, assignment]
     with tempfile.TemporaryDirectory(prefix="opensled-") as folder:
         has_port = any(word.startswith("--port") for word in words)
         sys.argv = ["vllm", "serve", *words, *([] if has_port else [f"--uds={Path(folder) / 'api'}"])]
