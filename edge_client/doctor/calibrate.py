@@ -16,6 +16,7 @@ from edge_client.device.device import endpoint_of
 from edge_client.device.known_drafts import choose_drafter
 from edge_client.doctor.draft_speed import SpeedReading, Tell, measure, quantity
 from edge_client.doctor.edge_section import with_edge_section
+from edge_client.doctor.machine import current_load, is_busy
 from edge_client.doctor.round_trips import jitter, round_trips
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import DrafterFactory
@@ -48,7 +49,7 @@ def calibrate(config: CalibrateConfig) -> int:
     tell = _progress(config.json)
     speed = measure(_factories(drafter, config.draft_model), usable_cores(), tell)
     tell("")
-    measured = _build_measurement(speed, at, os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0)
+    measured = _build_measurement(speed, at, current_load())
     profile = merge(baseline(detect()), drafter, config.draft_model, speed, measured)
     if link:
         profile = replace(profile, servers={**profile.servers, config.server: link})
@@ -148,7 +149,7 @@ def speed_lines(speed: SpeedReading, load: float) -> Iterator[str]:
     blocks = (f"{length}: {_milliseconds(seconds)}" for length, seconds in speed.block_s.items())
     yield _line("a block of k tokens", f"{', '.join(blocks)} ms")
     yield _line("reading a prompt", _rate(speed.prefill_per_s))
-    if load > usable_cores() + 0.5:
+    if is_busy(load, usable_cores()):
         yield _line(
             "note",
             f"load {load:.1f} on {usable_cores()} cores: these are the numbers of a busy machine; {AGAIN}",

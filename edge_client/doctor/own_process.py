@@ -7,56 +7,42 @@ import contextlib
 import json
 import os
 import sys
-from asyncio.subprocess import Process
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from asyncio.subprocess import PIPE, Process, create_subprocess_exec
 from typing import Any
 
 Steps = list[dict[str, Any]]
 
 
-@asynccontextmanager
-async def start_module(module: str, *arguments: str) -> AsyncIterator[Process]:
-    """`python -m MODULE ARGUMENTS`, which does not outlive the block."""
+async def run_module(module: str, *arguments: str, seconds: float) -> tuple[Steps, int, list[str]]:
+    """What `python -m MODULE ARGUMENTS` tells: its steps, its exit code, and the lines of its standard error.
+
+    A process that takes longer than `seconds` is ended, and has told what it has told so far.
+    """
     command = [sys.executable, "-m", module, *arguments]
-    pipe = asyncio.subprocess.PIPE
     own = {**os.environ, "PYTHONSAFEPATH": "1"}  # no file of the current folder stands for a module
-    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe, env=own)
+    process = await create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE, env=own)
+    steps, said = Steps(), list[str]()
     try:
-        yield process
+        await asyncio.wait_for(_read(process, steps, said), seconds)
+    except asyncio.TimeoutError:
+        said.append(f"no end within {seconds:g} s")
     finally:
         if process.returncode is None:
             process.kill()
-            await process.wait()
+        code = await process.wait()
+    return steps, code, said
 
 
-async def steps_of(process: Process, facts: object, seconds: float) -> tuple[Steps, str]:
-    """Give it `facts` as one line of JSON; the steps that it tells, and the last line of its standard error.
-
-    A process that takes longer than `seconds` has told what it has told so far.
-    """
-    steps: Steps = []
-    assert process.stdin
-    with contextlib.suppress(ConnectionError):  # it ended before it read its input
-        process.stdin.write(json.dumps(facts).encode() + b"\n")
-        await process.stdin.drain()
-    try:
-        return steps, await asyncio.wait_for(_read(process, steps), seconds)
-    except asyncio.TimeoutError:
-        return steps, f"no end within {seconds:g} s"
-
-
-async def _read(process: Process, steps: Steps) -> str:
-    """Fill `steps`; the last line of its standard error."""
+async def _read(process: Process, steps: Steps, said: list[str]) -> None:
+    """Fill `steps`, and `said` with the lines of its standard error, until it ends."""
     assert process.stdout and process.stderr
     async for line in process.stdout:
         with contextlib.suppress(ValueError):  # a native library may print lines of its own
             step = json.loads(line)
             if isinstance(step, dict) and "step" in step:
                 steps.append(step)
-    complaints = (await process.stderr.read()).decode("utf-8", "replace").strip().splitlines()
+    said += (await process.stderr.read()).decode("utf-8", "replace").strip().splitlines()
     await process.wait()
-    return complaints[-1] if complaints else ""
 
 
 def tell(step: str, **facts: Any) -> None:

@@ -1,8 +1,8 @@
 """Short answers of the real target as this device would give them, with drafts and without, counted and timed.
 
-`python -m edge_client.doctor.short_answers` reads the device's configuration from standard input, one line of JSON, and
-prints a JSON object a line: `drafter`, then one `answer` each, then `why` it drafts as it does. It is a process of its
-own, for native code may crash.
+`python -m edge_client.doctor.short_answers CONFIGURATION`, which is the device's as JSON, prints a JSON object a line:
+`drafter` and `vocabulary`, then one `answer` each, then `why` it drafts as it does. On standard error stands what the
+device notes. It is a process of its own, for native code may crash.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from dataclasses import replace
 
 from edge_client.device.config import DeviceConfig
 from edge_client.device.device import Device, connect
+from edge_client.doctor.drafting_gain import ENOUGH
 from edge_client.doctor.own_process import tell
-from edge_client.doctor.trial import ENOUGH
 from edge_client.drafters import OFF
+from edge_client.drafters.threads import MODELS
+from edge_client.drafters.vocabulary import BY_TEXT
 from opensled.core.answer import Task
 from opensled.core.errors import OpenSledError
 from opensled.core.messages import ChatMessage, SamplingParams
@@ -74,10 +76,10 @@ WARMING = 32  # tokens of the first answers, which do not count: models load, an
 ENOUGH_S, LONGEST_S = 8.0, 40.0
 
 
-def main() -> int:
-    config = DeviceConfig(**json.loads(sys.stdin.readline()))
+def main(config: str) -> int:
+    """`config`: as JSON."""
     try:
-        asyncio.run(_compare(config))
+        asyncio.run(_compare(DeviceConfig(**json.loads(config))))
     except OpenSledError as error:
         tell("error", code=error.code, reason=str(error))
     return 0
@@ -91,6 +93,8 @@ async def _compare(config: DeviceConfig) -> None:
         plain = await connect(replace(config, drafter="none", draft_table="", draft_url=""))
         try:
             tell("drafter", words=drafting.drafter_name)
+            if any(name in drafting.drafter_name for name in MODELS) and drafting.vocabulary != BY_TEXT:
+                tell("vocabulary", words=drafting.vocabulary.words)  # by text: the device notes that
             await _passes(drafting, plain)
             tell("why", words=drafting.status.words)
         finally:
@@ -145,4 +149,4 @@ async def _measure_answer(device: Device, prompt: str, most: int, seconds: float
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))
