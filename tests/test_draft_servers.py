@@ -16,6 +16,7 @@ from edge_client.device.config import DeviceConfig, DoctorConfig
 from edge_client.device.drafter_choice import FittingFactory
 from edge_client.device.known_drafts import choose_drafter
 from edge_client.doctor.draft_server import check_draft_server
+from edge_client.doctor.short_answers import time_server
 from edge_client.draft_servers.address import draft_address
 from edge_client.draft_servers.detection import find_server
 from edge_client.draft_servers.server import ServerFactory
@@ -469,6 +470,13 @@ def test_the_doctor_tells_what_drafts_and_how_far_away(kind, stub):
     found = examined(stub.url)
     assert [(each.check, each.status) for each in found.values()] == [("draft server", "ok")]
     assert re.search(r"draft at 127\.0\.0\.1:\d+, \d+\.\d ms away", found["draft server"].detail)
+
+
+@pytest.mark.parametrize("words", ["a b ", ""])
+def test_the_doctor_times_a_draft_server_alone(kind, stub, words):
+    stub.writer = lambda text: iter([words] * 99 if words else ())
+    rate, _ = time_server(DeviceConfig(draft_url=stub.url), tiny_info(), tiny_tokenizer())
+    assert bool(rate) == bool(words)
 
 
 def test_the_doctor_and_what_is_no_draft_server(kind, stub):

@@ -113,12 +113,15 @@ def test_drafts_that_were_measured_to_be_slow(stop, status):
     assert drafting.status == status and "drafts slow this device down here" in drafting.detail
 
 
-def test_a_draft_server_that_drafts_nothing_is_a_warning():
-    none = [
-        answer("code", True, 200, 1.0),
-        answer("code", False, 200, 1.0),
-        {"step": "why", "words": "it is away"},
-    ]
-    drafting = report_gain(DoctorConfig(draft_url="http://mac:11434"), predict(none))[-1]
-    assert drafting.status == "warn" and "it is away" in drafting.detail and "log" in drafting.fix
-    assert report_gain(DoctorConfig(), predict(none))[-1].status == "ok"
+@pytest.mark.parametrize(
+    ("rate", "note", "status", "said"),
+    [
+        (20.0, "", "ok", "20 tokens/s"),
+        (0.0, "it is away", "fail", "it is away"),
+        (0.0, "", "fail", "nothing to say"),
+    ],
+)
+def test_a_draft_server_alone(monkeypatch, rate, note, status, said):
+    step = {"step": "draft server", "rate": rate, "note": note}
+    finding = told(monkeypatch, [*STEPS, step], [])[0][0]
+    assert (finding.check, finding.status) == ("draft speed", status) and said in finding.detail

@@ -13,9 +13,10 @@ from typing import Any
 
 from edge_client.device.config import DeviceConfig, DoctorConfig
 from edge_client.device.known_drafts import HOW_TO_GET_ONE
-from edge_client.doctor.finding import Finding, cause_and_remedy, ok, warn
+from edge_client.doctor.finding import Finding, cause_and_remedy, fail, ok, warn
 from edge_client.doctor.own_process import Steps, run_module
 from hw_profiles.speculation import WORTH
+from opensled.core.errors import DraftSourceError
 from opensled.core.printable import digits
 
 TRIAL_SECONDS = 90.0
@@ -60,6 +61,7 @@ async def check_gain(config: DoctorConfig, findings: list[Finding]) -> Predictio
     module = "edge_client.doctor.short_answers"
     steps, _, said = await run_module(module, json.dumps(options), seconds=TRIAL_SECONDS)
     findings += map(_report_note, (line for line in said if line.startswith(NOTE)))
+    findings += [_report_server(step) for step in steps if step["step"] == "draft server"]
     measured = predict(steps)
     if measured:
         findings += report_gain(config, measured)
@@ -74,6 +76,14 @@ async def check_gain(config: DoctorConfig, findings: list[Finding]) -> Predictio
 
 def _report_note(line: str) -> Finding:
     return warn("drafter", *cause_and_remedy(line.removeprefix(NOTE), HOW_TO_GET_ONE))
+
+
+def _report_server(step: dict[str, Any]) -> Finding:
+    """A draft server that answers may draft nothing all the same."""
+    if step["rate"]:
+        return ok("draft speed", f"{digits(step['rate'])} tokens/s")
+    why = step["note"] or "it has nothing to say after a short text"
+    return fail("draft speed", why, "see the log of the draft server", DraftSourceError)
 
 
 def predict(steps: Steps) -> Prediction | None:
@@ -129,10 +139,7 @@ def _report_drafting(config: DoctorConfig, measured: Prediction) -> Finding:
     rate = f"this device gives a user about {digits(measured.rate)} tokens/s"
     if measured.drafted < ENOUGH:
         told = f"{rate}; whether drafts help cannot be told from {measured.drafted} draft tokens (at least {ENOUGH})"
-        detail = f"{told}; {measured.why}"
-        if config.draft_url and not measured.drafted:
-            return warn("drafting", detail, "see the log of the draft server")
-        return ok("drafting", detail)
+        return ok("drafting", f"{told}; {measured.why}")
     rates = f"{rate}, without drafts {digits(measured.own_rate)} ({digits(measured.times)}x)"
     if measured.times >= WORTH:
         kinds = ", ".join(f"{kind} {digits(rate)}" for kind, rate in measured.by_kind.items())
