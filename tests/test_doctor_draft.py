@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -9,10 +10,13 @@ from edge_client.device.config import DoctorConfig
 from edge_client.device.known_drafts import choose_drafter
 from edge_client.doctor import crash, draft
 from edge_client.doctor.crash import REBUILD
+from edge_client.doctor.own_process import run_module
 from opensled.core.errors import NotFound
 from opensled.models.llama_api import BUILT, PREBUILT
 from opensled.process import distribution
 from tests.absent import without
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def drafted(config, **options):
@@ -176,3 +180,15 @@ def test_draft_speed():
 )
 def test_of_a_chain_the_model_is_tried(drafter, said):
     assert said in drafted(DoctorConfig(drafter=drafter, threads=1))["draft model"].detail
+
+
+@pytest.mark.timed
+def test_a_process_that_is_late_has_told_what_it_told_so_far(tmp_path, monkeypatch):
+    (tmp_path / "late.py").write_text(
+        "import sys, threading; from edge_client.doctor.own_process import tell;"
+        "print('note: by text', file=sys.stderr, flush=True); tell('drafter', words='it'); threading.Event().wait()"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
+    steps, code, said = asyncio.run(run_module("late", seconds=8.0))
+    assert steps == [{"step": "drafter", "words": "it"}] and code == -signal.SIGKILL
+    assert said == ["note: by text", "no end within 8 s"]

@@ -139,7 +139,7 @@ def _report_drafting(config: DoctorConfig, measured: Prediction) -> Finding:
     rate = f"this device gives a user about {digits(measured.rate)} tokens/s"
     if measured.drafted < ENOUGH:
         told = f"{rate}; whether drafts help cannot be told from {measured.drafted} draft tokens (at least {ENOUGH})"
-        return ok("drafting", f"{told}; {measured.why}")
+        return ok("drafting", "; ".join(filter(None, [told, measured.why])))  # no why if time was up
     rates = f"{rate}, without drafts {digits(measured.own_rate)} ({digits(measured.times)}x)"
     if measured.times >= WORTH:
         kinds = ", ".join(f"{kind} {digits(rate)}" for kind, rate in measured.by_kind.items())

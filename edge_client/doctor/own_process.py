@@ -21,28 +21,33 @@ async def run_module(module: str, *arguments: str, seconds: float) -> tuple[Step
     command = [sys.executable, "-m", module, *arguments]
     own = {**os.environ, "PYTHONSAFEPATH": "1"}  # no file of the current folder stands for a module
     process = await create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE, env=own)
-    steps, said = Steps(), list[str]()
+    steps, complaints, late = Steps(), bytearray(), list[str]()
     try:
-        await asyncio.wait_for(_read(process, steps, said), seconds)
+        reading = asyncio.gather(_read_steps(process, steps), _read_complaints(process, complaints))
+        await asyncio.wait_for(reading, seconds)
+        await asyncio.wait_for(process.wait(), seconds)
     except asyncio.TimeoutError:
-        said.append(f"no end within {seconds:g} s")
+        late = [f"no end within {seconds:g} s"]
     finally:
         if process.returncode is None:
             process.kill()
         code = await process.wait()
-    return steps, code, said
+    return steps, code, complaints.decode("utf-8", "replace").strip().splitlines() + late
 
 
-async def _read(process: Process, steps: Steps, said: list[str]) -> None:
-    """Fill `steps`, and `said` with the lines of its standard error, until it ends."""
-    assert process.stdout and process.stderr
+async def _read_steps(process: Process, steps: Steps) -> None:
+    assert process.stdout
     async for line in process.stdout:
         with contextlib.suppress(ValueError):  # a native library may print lines of its own
             step = json.loads(line)
             if isinstance(step, dict) and "step" in step:
                 steps.append(step)
-    said += (await process.stderr.read()).decode("utf-8", "replace").strip().splitlines()
-    await process.wait()
+
+
+async def _read_complaints(process: Process, complaints: bytearray) -> None:
+    assert process.stderr
+    while piece := await process.stderr.read(1 << 16):
+        complaints += piece
 
 
 def tell(step: str, **facts: Any) -> None:
