@@ -126,8 +126,8 @@ def named(authority, *names):
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name) for name in names])
     own = authority._signing
-    builder = _builder(subject, own._certificate.subject, key.public_key(), LIFETIME)
-    cert = builder.sign(own._key, hashes.SHA256())
+    builder = _builder(subject, own.certificate.subject, key.public_key(), LIFETIME)
+    cert = builder.sign(own.key, hashes.SHA256())
     encoded = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )

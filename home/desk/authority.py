@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import datetime
-import ipaddress
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
 
 from opensled.core.errors import UsageError
+from opensled.net.address import as_ip
 
 DAY = datetime.timedelta(days=1)
 # How far clocks may differ. A Raspberry Pi has none that runs without power: after a start it shows the time of its
@@ -25,53 +26,46 @@ _NO_USE = dict.fromkeys(
 )  # fmt: skip
 
 
-class Authority:
+class Authority(NamedTuple):
     """Signs certificates of servers and devices that all live as long as `lifetime`."""
 
-    def __init__(
-        self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey, lifetime: datetime.timedelta
-    ) -> None:
-        self._certificate, self._key, self._lifetime = certificate, key, lifetime
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+    lifetime: datetime.timedelta
 
     @classmethod
     def new(
         cls, name: str, lifetime: datetime.timedelta, own_lifetime: datetime.timedelta | None = None
     ) -> Authority:
         """A fresh one; `own_lifetime` is that of its own certificate, default `lifetime`."""
-        key = new_key()
-        subject = _name(name)
-        builder = _builder(subject, subject, key.public_key(), own_lifetime or lifetime)
-        for extension in (
-            x509.BasicConstraints(ca=True, path_length=0),
-            x509.KeyUsage(**_NO_USE | {"key_cert_sign": True}),
-        ):
-            builder = builder.add_extension(extension, critical=True)
+        key, subject = new_key(), _name(name)
+        builder = (
+            _builder(subject, subject, key.public_key(), own_lifetime or lifetime)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(x509.KeyUsage(**_NO_USE | {"key_cert_sign": True}), critical=True)
+        )
         return cls(builder.sign(key, hashes.SHA256()), key, lifetime)
 
     @classmethod
     def read(cls, certificate: bytes, key: bytes, lifetime: datetime.timedelta, where: str) -> Authority:
         """The one that these PEM texts of `where` hold; raises UsageError."""
-        known, signing = read_certificate(certificate, where), read_key(key, where)
-        if known.public_key() != signing.public_key():
+        found = cls(read_certificate(certificate, where), read_key(key, where), lifetime)
+        if found.certificate.public_key() != found.key.public_key():
             raise UsageError(f"{where}: certificate and key do not belong together")
-        return cls(known, signing, lifetime)
+        return found
 
     @property
     def pem(self) -> bytes:
-        return self._certificate.public_bytes(serialization.Encoding.PEM)
+        return self.certificate.public_bytes(serialization.Encoding.PEM)
 
     @property
     def der(self) -> bytes:
-        return self._certificate.public_bytes(serialization.Encoding.DER)
-
-    @property
-    def key_pem(self) -> bytes:
-        return private_pem(self._key)
+        return self.certificate.public_bytes(serialization.Encoding.DER)
 
     def has_signed(self, certificate: x509.Certificate) -> bool:
         """Whether it signed this certificate."""
         try:
-            certificate.verify_directly_issued_by(self._certificate)
+            certificate.verify_directly_issued_by(self.certificate)
         except (ValueError, TypeError, InvalidSignature):
             return False
         return True
@@ -79,25 +73,26 @@ class Authority:
     def server(self, names: Iterable[str], key: ec.EllipticCurvePrivateKey) -> bytes:
         """The certificate (PEM) of a server that is called by these host names and IP addresses."""
         listed = list(names)
+        builder = self._builder(listed[0][:64], ExtendedKeyUsageOID.SERVER_AUTH, key)
         alternatives = x509.SubjectAlternativeName([_general(name) for name in listed])
-        return self._issue(listed[0][:64], ExtendedKeyUsageOID.SERVER_AUTH, key, alternatives)
+        return self._signed(builder.add_extension(alternatives, critical=False))
 
     def client(self, name: str, key: ec.EllipticCurvePrivateKey) -> bytes:
         """The certificate (PEM) of a client with this common name."""
-        return self._issue(name, ExtendedKeyUsageOID.CLIENT_AUTH, key)
+        return self._signed(self._builder(name, ExtendedKeyUsageOID.CLIENT_AUTH, key))
 
-    def _issue(
-        self, name: str, use: ObjectIdentifier, key: ec.EllipticCurvePrivateKey, *more: x509.ExtensionType
-    ) -> bytes:
-        builder = _builder(_name(name), self._certificate.subject, key.public_key(), self._lifetime)
-        builder = (
-            builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    def _builder(
+        self, name: str, use: ObjectIdentifier, key: ec.EllipticCurvePrivateKey
+    ) -> x509.CertificateBuilder:
+        return (
+            _builder(_name(name), self.certificate.subject, key.public_key(), self.lifetime)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(x509.KeyUsage(**_NO_USE | {"digital_signature": True}), critical=True)
             .add_extension(x509.ExtendedKeyUsage([use]), critical=False)
         )
-        for extension in more:
-            builder = builder.add_extension(extension, critical=False)
-        return builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+    def _signed(self, builder: x509.CertificateBuilder) -> bytes:
+        return builder.sign(self.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
@@ -144,10 +139,8 @@ def age(certificate: x509.Certificate) -> datetime.timedelta:
 
 
 def _general(name: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(name))
-    except ValueError:
-        return x509.DNSName(name)
+    address = as_ip(name)
+    return x509.IPAddress(address) if address else x509.DNSName(name)
 
 
 def _now() -> datetime.datetime:

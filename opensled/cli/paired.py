@@ -24,6 +24,14 @@ def paired_folder() -> Path | None:
     return folder and folder / "paired"
 
 
+def require_folder() -> Path:
+    """Raises UsageError where no pairing can be kept."""
+    folder = paired_folder()
+    if folder is None:
+        raise UsageError("OPENSLED_NO_CONFIG is set, so a pairing cannot be kept; unset it")
+    return folder
+
+
 def keep(server: str, authority: str, token: str, signer: str = "", name: str = "") -> Path:
     """Remember a server (HOST:PORT) with its authority (PEM), this device's token, who signs its drafts ("" = no
     signer), and how the device is called there; the folder.
@@ -32,9 +40,7 @@ def keep(server: str, authority: str, token: str, signer: str = "", name: str = 
     """
     from opensled.core.files import write_whole
 
-    folder = paired_folder()
-    if folder is None:
-        raise UsageError("OPENSLED_NO_CONFIG is set, so a pairing cannot be kept; unset it")
+    folder = require_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         folder.chmod(0o700)
