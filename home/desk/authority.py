@@ -74,7 +74,9 @@ class Authority(NamedTuple):
         """The certificate (PEM) of a server that is called by these host names and IP addresses."""
         listed = list(names)
         builder = self._builder(listed[0][:64], ExtendedKeyUsageOID.SERVER_AUTH, key)
-        alternatives = x509.SubjectAlternativeName([_general(name) for name in listed])
+        alternatives = x509.SubjectAlternativeName(
+            [x509.IPAddress(address) if (address := as_ip(name)) else x509.DNSName(name) for name in listed]
+        )
         return self._signed(builder.add_extension(alternatives, critical=False))
 
     def client(self, name: str, key: ec.EllipticCurvePrivateKey) -> bytes:
@@ -133,31 +135,18 @@ def names_in(certificate: x509.Certificate) -> list[str]:
     return [*found.get_values_for_type(x509.DNSName), *map(str, found.get_values_for_type(x509.IPAddress))]
 
 
-def age(certificate: x509.Certificate) -> datetime.timedelta:
-    """Since when it counts."""
-    return _now() - certificate.not_valid_before_utc
-
-
-def _general(name: str) -> x509.GeneralName:
-    address = as_ip(name)
-    return x509.IPAddress(address) if address else x509.DNSName(name)
-
-
-def _now() -> datetime.datetime:
-    return datetime.datetime.now(datetime.timezone.utc)
-
-
 def _builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, lifetime: datetime.timedelta
 ) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.timezone.utc)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(_now() - CLOCKS)
-        .not_valid_after(_now() + lifetime)
+        .not_valid_before(now - CLOCKS)
+        .not_valid_after(now + lifetime)
     )
 
 

@@ -35,7 +35,7 @@ async def _pair(config: PairConfig) -> int:
         home.name_signer(config.draft_key)
     desk = PairingDesk(home, code, config.server_port)
     try:
-        server = await asyncio.start_server(desk.take, sock=listener(config.listen), limit=1 << 14)
+        server = await asyncio.start_server(desk.serve, sock=listener(config.listen), limit=1 << 14)
     except OSError as error:
         raise OpenSledError(
             f"cannot listen on {config.listen}: {error.strerror}; does another opensled pair run? "
@@ -53,8 +53,7 @@ async def _pair(config: PairConfig) -> int:
             print("\nthe code is withdrawn", flush=True)
         raise
     finally:
-        server.close()
-        await desk.close()
+        server.close()  # its connections end with the event loop
     _tell(config, paired)
     return 0
 

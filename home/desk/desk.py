@@ -61,22 +61,10 @@ class PairingDesk:
         self._by_address: Counter[str] = Counter()
         # Connections without a first message, oldest first
         self._waiting: dict[asyncio.StreamWriter, None] = {}
-        self._serving: set[asyncio.Task[None]] = set()
         self.outcome: asyncio.Future[Paired] = asyncio.get_running_loop().create_future()
 
-    def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection to its end, and close it."""
-        task = asyncio.ensure_future(self._serve(reader, writer))
-        self._serving.add(task)
-        task.add_done_callback(self._serving.discard)
-
-    async def close(self) -> None:
-        """End all connections."""
-        for task in self._serving:
-            task.cancel()
-        await asyncio.gather(*self._serving, return_exceptions=True)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = writer.get_extra_info("peername")
         if peer is None:  # gone again
             return writer.close()

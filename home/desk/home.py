@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from home.desk.authority import Authority, age, names_in, new_key, private_pem, read_certificate, read_key
+from home.desk.authority import Authority, names_in, new_key, private_pem, read_certificate, read_key
 from home.pairing.handover import is_host
 from opensled.cli.config import user_folder
 from opensled.core.errors import UsageError
@@ -127,7 +127,8 @@ class Home:
         known = read_certificate(read_bytes(self.cert, "certificate file"), str(self.cert))
         if not self.authority.has_signed(known):
             return [], True
-        return names_in(known), age(known) > RENEWED_AFTER
+        now = datetime.datetime.now(datetime.timezone.utc)
+        return names_in(known), now - known.not_valid_before_utc > RENEWED_AFTER
 
 
 def _own_names() -> list[str]:

@@ -15,13 +15,14 @@ from home.service.service_flags import (
     Values,
     model_names,
     named_paths,
-    option_of,
     pairing_folders,
     with_pairing,
 )
 from home.service.unit_files import read_ours
 from home.service.unit_text import Facts, drop_ins, facts_of, hindrances, program, unit
 from opensled.cli.child_server import clean_environment
+from opensled.cli.config import options
+from opensled.cli.main import CONFIGS
 from opensled.core.errors import NotFound
 
 SYSTEM_CACHE = Path("/var/cache")  # CacheDirectory= of a service lies there
@@ -117,8 +118,8 @@ def _written_drop_ins(folder: Path) -> list[Path]:
 
 def _page(service: str, values: Values) -> str:
     """The address at which a browser on this machine finds the page."""
-    address = values.get("http", option_of(service, "http").default)
-    if not address:
+    defaults = {item.name: item.default for item in options(CONFIGS.get(service))}
+    if not (address := (defaults | values).get("http")):  # a relay has none
         return ""
     host, _, port = address.rpartition(":")
     name = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]", "": "127.0.0.1"}.get(host, host)
