@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from cryptography import x509
@@ -20,9 +20,9 @@ DAY = datetime.timedelta(days=1)
 # last shutdown until the network tells it better.
 CLOCKS = 30 * DAY
 
-_NO_USE = dict.fromkeys(
-    ("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
-     "key_cert_sign", "crl_sign", "encipher_only", "decipher_only"), False
+_USES = (
+    "digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
+    "key_cert_sign", "crl_sign", "encipher_only", "decipher_only",
 )  # fmt: skip
 
 
@@ -39,12 +39,7 @@ class Authority(NamedTuple):
     ) -> Authority:
         """A fresh one; `own_lifetime` is that of its own certificate, default `lifetime`."""
         key, subject = new_key(), _name(name)
-        builder = (
-            _builder(subject, subject, key.public_key(), own_lifetime or lifetime)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(x509.KeyUsage(**_NO_USE | {"key_cert_sign": True}), critical=True)
-        )
-        return cls(builder.sign(key, hashes.SHA256()), key, lifetime)
+        return cls(issue(subject, key, subject, key, own_lifetime or lifetime, ca=True), key, lifetime)
 
     @classmethod
     def read(cls, certificate: bytes, key: bytes, lifetime: datetime.timedelta, where: str) -> Authority:
@@ -70,31 +65,23 @@ class Authority(NamedTuple):
             return False
         return True
 
-    def server(self, names: Iterable[str], key: ec.EllipticCurvePrivateKey) -> bytes:
+    def server(self, names: Sequence[str], key: ec.EllipticCurvePrivateKey) -> bytes:
         """The certificate (PEM) of a server that is called by these host names and IP addresses."""
-        listed = list(names)
-        builder = self._builder(listed[0][:64], ExtendedKeyUsageOID.SERVER_AUTH, key)
         alternatives = x509.SubjectAlternativeName(
-            [x509.IPAddress(address) if (address := as_ip(name)) else x509.DNSName(name) for name in listed]
+            [x509.IPAddress(address) if (address := as_ip(name)) else x509.DNSName(name) for name in names]
         )
-        return self._signed(builder.add_extension(alternatives, critical=False))
+        return self._signed(names[0][:64], key, ExtendedKeyUsageOID.SERVER_AUTH, alternatives)
 
     def client(self, name: str, key: ec.EllipticCurvePrivateKey) -> bytes:
         """The certificate (PEM) of a client with this common name."""
-        return self._signed(self._builder(name, ExtendedKeyUsageOID.CLIENT_AUTH, key))
+        return self._signed(name, key, ExtendedKeyUsageOID.CLIENT_AUTH)
 
-    def _builder(
-        self, name: str, use: ObjectIdentifier, key: ec.EllipticCurvePrivateKey
-    ) -> x509.CertificateBuilder:
-        return (
-            _builder(_name(name), self.certificate.subject, key.public_key(), self.lifetime)
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(x509.KeyUsage(**_NO_USE | {"digital_signature": True}), critical=True)
-            .add_extension(x509.ExtendedKeyUsage([use]), critical=False)
-        )
-
-    def _signed(self, builder: x509.CertificateBuilder) -> bytes:
-        return builder.sign(self.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    def _signed(
+        self, name: str, key: ec.EllipticCurvePrivateKey, use: ObjectIdentifier, *more: x509.ExtensionType
+    ) -> bytes:
+        extensions = (x509.ExtendedKeyUsage([use]), *more)
+        made = issue(_name(name), key, self.certificate.subject, self.key, self.lifetime, *extensions)
+        return made.public_bytes(serialization.Encoding.PEM)
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
@@ -135,19 +122,32 @@ def names_in(certificate: x509.Certificate) -> list[str]:
     return [*found.get_values_for_type(x509.DNSName), *map(str, found.get_values_for_type(x509.IPAddress))]
 
 
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, lifetime: datetime.timedelta
-) -> x509.CertificateBuilder:
+def issue(
+    subject: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    issuer: x509.Name,
+    signing: ec.EllipticCurvePrivateKey,
+    lifetime: datetime.timedelta,
+    *extensions: x509.ExtensionType,
+    ca: bool = False,
+) -> x509.Certificate:
+    """The certificate of `subject` with `key`, signed by `issuer` with its key."""
     now = datetime.datetime.now(datetime.timezone.utc)
-    return (
+    uses = dict.fromkeys(_USES, False) | {"key_cert_sign" if ca else "digital_signature": True}
+    builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
-        .public_key(key)
+        .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - CLOCKS)
         .not_valid_after(now + lifetime)
+        .add_extension(x509.BasicConstraints(ca=ca, path_length=0 if ca else None), critical=True)
+        .add_extension(x509.KeyUsage(**uses), critical=True)
     )
+    for extension in extensions:
+        builder = builder.add_extension(extension, critical=False)
+    return builder.sign(signing, hashes.SHA256())
 
 
 def _name(common_name: str) -> x509.Name:

@@ -16,15 +16,7 @@ from home.desk.devices import add_device, revoke_device
 from home.desk.home import Home
 from home.pairing.channel import PROOF_BYTES, SealedChannel, ServerEnd, fingerprint
 from home.pairing.code import read_code
-from home.pairing.frames import (
-    DONE,
-    STORED,
-    PairFrame,
-    Withdrawn,
-    encode_frame,
-    encode_refusal,
-    read_frame,
-)
+from home.pairing.frames import DONE, STORED, PairFrame, Withdrawn, encode_frame, encode_refusal, read_frame
 from home.pairing.handover import Grant, read_request
 from opensled.core.errors import OpenSledError, Overloaded, ProtocolError, Unauthorized
 from opensled.net.address import bare_host, join_host_port

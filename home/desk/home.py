@@ -18,7 +18,7 @@ from home.desk.authority import Authority, names_in, new_key, private_pem, read_
 from home.pairing.handover import is_host
 from opensled.cli.config import user_folder
 from opensled.core.errors import UsageError
-from opensled.core.files import read_bytes, read_secret, user_path, write_whole
+from opensled.core.files import lock, read_bytes, read_secret, user_path, write_whole
 from opensled.net.own_addresses import machine_addresses
 
 NAME = "OpenSLED home"
@@ -48,9 +48,8 @@ class Home:
         self._make_folder()
         with self.lock_folder():
             self.authority = self._authority()
-            if (
-                not self.key.exists()
-            ):  # it stays while its certificates change: no reader sees two that do not match
+            if not self.key.exists():
+                # It stays while its certificates change, so that no reader sees two that do not match
                 write_whole(self.key, private_pem(new_key()), private=True)
             if not self.tokens.exists():
                 write_whole(self.tokens, TOKENS_HEAD, private=True)
@@ -83,16 +82,11 @@ class Home:
     def lock_folder(self) -> Iterator[None]:
         """While inside, no other process changes the folder."""
         try:
-            lock = (self.folder / ".lock").open("w")
+            file = (self.folder / ".lock").open("w")
         except OSError as error:
             raise UsageError(f"{self.folder} cannot be written: {error.strerror}") from error
-        with lock:
-            try:
-                import fcntl  # not everywhere
-            except ImportError:
-                pass
-            else:
-                fcntl.flock(lock.fileno(), fcntl.LOCK_EX)
+        with file:
+            lock(file.fileno(), wait=True)
             yield
 
     def _authority(self) -> Authority:

@@ -24,6 +24,11 @@ from opensled.process.logs import announce
 
 RETRIED = "auto-restart"  # systemd's word for a service that ended with an error and is to be started again
 START_SECONDS = 60.0  # for which the end of a start is awaited; systemd goes on after that
+STARTS = {  # by the state in which they end
+    "active": "{name} runs, and starts at every boot",
+    RETRIED: "{name} is installed, and cannot start yet: {error}. systemd tries again every 5 seconds",
+    "activating": "{name} is still starting; see: opensled service status",
+}
 
 
 def install(config: InstallConfig) -> int:
@@ -48,7 +53,11 @@ def install(config: InstallConfig) -> int:
         _say(f"{'wrote' if path in changed else 'unchanged:'} {path}")
     for path in plan.gone:
         _say(f"deleted {path}")
-    _run(plan.after if changed or plan.gone else _start_steps(manager, config.service))
+    if changed or plan.gone:
+        _run(plan.after)
+    else:  # answers that are under way go on
+        name = manager.unit(config.service).name
+        _run(Step(manager.command(*words, name)) for words in (("enable",), ("start", "--no-block")))
     if manager.system and plan.facts.secrets:
         announce(
             f"systemd hands the service copies of these files at its start: {', '.join(plan.facts.secrets)}; "
@@ -79,12 +88,6 @@ def _warn_of_variables(edit: Sequence[str]) -> None:
         )
 
 
-def _start_steps(manager: Manager, service: str) -> list[Step]:
-    """An installation that is repeated does not stop answers that are under way."""
-    name = manager.unit(service).name
-    return [Step(manager.command(*words, name)) for words in (("enable",), ("start", "--no-block"))]
-
-
 def _report_start(manager: Manager, config: InstallConfig, plan: ServicePlan) -> int:
     """Wait for the end of the start, and say how it went; returns the exit code."""
     name, state = manager.unit(config.service).name, _wait_for_state(manager, config.service)
@@ -94,7 +97,7 @@ def _report_start(manager: Manager, config: InstallConfig, plan: ServicePlan) ->
         outcome = {"state": state, "error": error or None, "page": plan.facts.page or None}
         print(json.dumps({**plan.document(), **outcome}))
     elif state != "failed":
-        print(_format_state(name, state, error))
+        print(STARTS[state].format(name=name, error=error))
         if plan.facts.page:
             print(f"the page: {plan.facts.page}")
     if state == "failed":
@@ -103,14 +106,6 @@ def _report_start(manager: Manager, config: InstallConfig, plan: ServicePlan) ->
             f"install again, or: opensled service remove {config.service}"
         )
     return 0
-
-
-def _format_state(name: str, state: str, error: str) -> str:
-    if state == "active":
-        return f"{name} runs, and starts at every boot"
-    if state == RETRIED:
-        return f"{name} is installed, and cannot start yet: {error}. systemd tries again every 5 seconds"
-    return f"{name} is still starting; see: opensled service status"
 
 
 def _wait_for_state(manager: Manager, service: str) -> str:

@@ -11,13 +11,7 @@ from typing import Any, NamedTuple
 from home.service import manager as systemd
 from home.service.config import SERVICES
 from home.service.manager import Manager
-from home.service.service_flags import (
-    Values,
-    model_names,
-    named_paths,
-    pairing_folders,
-    with_pairing,
-)
+from home.service.service_flags import Values, model_names, named_paths, pairing_folders, with_pairing
 from home.service.unit_files import read_ours
 from home.service.unit_text import Facts, drop_ins, facts_of, hindrances, program, unit
 from opensled.cli.child_server import clean_environment

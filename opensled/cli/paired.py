@@ -91,12 +91,7 @@ def values(given: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     if not (folder := _folder_of(given.get("server", own))):
         return {}
-    return {
-        "server": own,
-        "token_file": str(folder / "token"),
-        "tls": True,
-        "tls_ca": str(folder / "ca.pem"),
-    }
+    return {"server": own, "token_file": str(folder / "token"), "tls": True, "tls_ca": str(folder / "ca.pem")}
 
 
 def paired_server() -> str:
