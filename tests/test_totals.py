@@ -14,14 +14,14 @@ PRODUCT, LAB, TESTS = "lines of the product", "lines of testbed, training, bench
 CEILINGS = {
     PRODUCT: 70_161,
     LAB: 43_488,
-    TESTS: 94_330,
+    TESTS: 94_315,
     "kernel: lines": 12_169,
     "kernel: public classes of the server": 85,
     "kernel: imports of the shell": 64,
-    "public classes": 747,
-    "public names defined twice": 84,
-    "value classes made at one place": 140,
-    "numeric constants of the product's modules": 713,
+    "public classes": 744,
+    "public names defined twice": 83,
+    "value classes made at one place": 136,
+    "numeric constants of the product's modules": 712,
 }
 SLACK = {PRODUCT: 100, LAB: 100, TESTS: 100, "kernel: lines": 100}  # a fall below it must lower the ceiling
 # Net lines above a ceiling, by the part that borrowed them, until they are paid back by name; the sums only go down.
@@ -40,6 +40,7 @@ BORROWED = {
         "paid: laws of hierarchies and heads to the lab, a short selftest": -985,
         "paid: the doctor measures and guesses no more": -334,
         "paid: constants, moves, default drafts": -25,
+        "paid: services, the desk and pairing of a home": -267,
     },
     TESTS: {"what people meet": 1_354, "what attackers found": 123},
 }

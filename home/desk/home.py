@@ -11,14 +11,14 @@ import secrets
 import socket
 import stat
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from home.desk.authority import Authority, names_in, new_key, private_pem, read_certificate, read_key
 from home.pairing.handover import is_host
 from opensled.cli.config import user_folder
 from opensled.core.errors import UsageError
-from opensled.core.files import lock, read_bytes, read_secret, user_path, write_whole
+from opensled.core.files import read_bytes, read_secret, user_path, write_whole
 from opensled.net.own_addresses import machine_addresses
 
 NAME = "OpenSLED home"
@@ -86,7 +86,10 @@ class Home:
         except OSError as error:
             raise UsageError(f"{self.folder} cannot be written: {error.strerror}") from error
         with file:
-            lock(file.fileno(), wait=True)
+            with suppress(ImportError):  # not everywhere
+                import fcntl
+
+                fcntl.flock(file.fileno(), fcntl.LOCK_EX)
             yield
 
     def _authority(self) -> Authority:

@@ -134,22 +134,14 @@ def free_bytes(path: Path) -> int:
     return shutil.disk_usage(there).free
 
 
-def lock(number: int, wait: bool) -> None:
-    """Lock an open file, by its number, where files can be locked.
-
-    Raises OSError while another process holds it, unless it may `wait`.
-    """
+def lock_alone(number: int, folder: Path, command: str) -> None:
+    """Lock an open file, by its number, that stands for a folder; raises ModelError while another process holds it."""
     try:
         import fcntl  # not everywhere
     except ImportError:
         return
-    fcntl.flock(number, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-
-
-def lock_alone(number: int, folder: Path, command: str) -> None:
-    """Lock an open file, by its number, that stands for a folder; raises ModelError while another process holds it."""
     try:
-        lock(number, wait=False)
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         raise ModelError(f"another {command} writes into {folder}; wait until it ends") from error
 
