@@ -6,12 +6,9 @@ import asyncio
 import json
 import time
 from contextlib import nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from home.desk.config import PairConfig, PairListConfig, PairRenameConfig, PairRevokeConfig
-from home.desk.desk import Paired, PairingDesk, PairingFailed
-from home.desk.devices import paired_devices, rename_device, revoke_device
-from home.desk.home import Home, home_folder
 from home.discovery import PAIRING, announce
 from home.pairing import PAIRING_PORT
 from home.pairing.code import new_code
@@ -19,6 +16,10 @@ from opensled.core.errors import NotFound, OpenSledError
 from opensled.core.printable import visible_line
 from opensled.net.address import host_port, join_host_port, listener
 from opensled.net.own_addresses import best_host
+
+if TYPE_CHECKING:  # else a missing library would be an error of this module, not of the command
+    from home.desk.desk import Paired
+    from home.desk.home import Home
 
 NONE_PAIRED = "no device is paired; run: opensled pair"
 
@@ -29,6 +30,9 @@ def pair(config: PairConfig) -> int:
 
 
 async def _pair(config: PairConfig) -> int:
+    from home.desk.desk import PairingDesk, PairingFailed
+    from home.desk.home import Home, home_folder
+
     code = new_code()
     home = Home(home_folder(config.folder))
     if config.draft_key:
@@ -89,6 +93,8 @@ def _tell(config: PairConfig, paired: Paired) -> None:
 
 def _existing(folder: str) -> Home | None:
     """The home of --folder, None where nothing was paired yet: looking makes no authority."""
+    from home.desk.home import Home, home_folder
+
     found = home_folder(folder)
     return Home(found) if (found / "tokens.txt").exists() else None
 
@@ -101,6 +107,8 @@ def _required(folder: str) -> Home:
 
 def list_paired(config: PairListConfig) -> int:
     """The paired devices, one a line."""
+    from home.desk.devices import paired_devices
+
     home = _existing(config.folder)
     devices = paired_devices(home) if home else []
     lines = [
@@ -113,6 +121,8 @@ def list_paired(config: PairListConfig) -> int:
 
 def rename(config: PairRenameConfig) -> int:
     """Call a device otherwise."""
+    from home.desk.devices import rename_device
+
     new = rename_device(_required(config.folder), config.name, config.new)
     words = f"{config.name} is called {new} now; a running server knows it so within a second"
     return _answer(config, {"renamed": config.name, "name": new}, words)
@@ -120,6 +130,8 @@ def rename(config: PairRenameConfig) -> int:
 
 def revoke(config: PairRevokeConfig) -> int:
     """Withdraw the token of a device."""
+    from home.desk.devices import revoke_device
+
     revoke_device(_required(config.folder), config.name)
     words = f"{config.name} is withdrawn; a running server refuses its next call"
     return _answer(config, {"revoked": config.name}, words)
