@@ -18,7 +18,7 @@ from vllm_plugin import replica, serve
 async def _serve() -> None:
     target = ServedModel("fake", FakeEngine(num_blocks=200), FakeText())
     loop = looping(target.engine, Fcfs(1.0), HardwareProfile(64), time.monotonic)
-    manager = SessionManager(loop, target, SessionLimits(max_draft=8), replica.place()[1].signer)
+    manager = SessionManager(loop, target, SessionLimits(max_draft=8), replica.own_place()[1].signer)
     config = ServeConfig(listen="127.0.0.1:0")
     await replica.join_cluster(config, None, Served(manager, describe(manager, target), target))
     await loop.run()

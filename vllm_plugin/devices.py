@@ -18,7 +18,7 @@ from hw_profiles.step_cost import HardwareProfile, Roofline, StepCost
 from opensled.core.messages import HintReason, Why
 from scheduler.plan import SchedulingPolicy, SessionView, Slice, Snapshot
 from verify_server.text.guide import Constraint, GrammarRebuilt
-from vllm_plugin.messages import Advice, News, Terms, encode, read_tick
+from vllm_plugin.messages import Advice, News, RequestTerms, encode, read_tick
 
 log = logging.getLogger("vllm.opensled")
 
@@ -28,7 +28,7 @@ class Device:
     """A session of a device; lengths are in tokens, the prompt included."""
 
     request: Any  # vLLM's
-    terms: Terms
+    terms: RequestTerms
     number: int  # in the policy's snapshots
     view: SessionView  # for the policy
     length: int = 0  # of the text at the latest look
@@ -150,7 +150,7 @@ class Fleet:
     _mail: dict[str, list[Advice]] = field(default_factory=dict)  # by front
     _waiting: dict[str, Future[bytes]] = field(default_factory=dict)  # fronts that wait for advice
 
-    def add(self, request: Any, terms: Terms) -> Device:
+    def add(self, request: Any, terms: RequestTerms) -> Device:
         """A session begins, or goes on in a request of its own."""
         self._numbers += 1
         device = Device(request, terms, self._numbers, replace(terms.view, id=self._numbers))

@@ -102,7 +102,7 @@ class DeviceFront:
 
     async def _listen(self, engine_client: Any, args: Namespace) -> None:
         config = serve_config(engine="vllm", listen=args.opensled_listen, model=args.model)
-        here = replica.place()
+        here = replica.own_place()
         tls, tenants = clients(config, config.listen)
         names = args.served_model_name or [args.model]
         model = await asyncio.to_thread(VllmModel, engine_client.vllm_config, names[0])

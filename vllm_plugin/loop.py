@@ -31,7 +31,17 @@ from verify_server.round.outbox import Outbox
 from verify_server.round.session import Session
 from verify_server.round.target import Target
 from verify_server.rules.base import AcceptanceResult, Reading
-from vllm_plugin.messages import ADVICE, LOAD, TICK, News, Terms, encode, extra_args, read_advice, read_load
+from vllm_plugin.messages import (
+    ADVICE,
+    LOAD,
+    TICK,
+    News,
+    RequestTerms,
+    encode,
+    extra_args,
+    read_advice,
+    read_load,
+)
 
 log = logging.getLogger(__name__)
 
@@ -185,7 +195,7 @@ class VllmLoop(VerifyLoop):
     def _params(self, session: Session, writing: _Writing) -> VllmParams:
         sequence, terms = session.sequence, session.terms
         view = writing.sent = session.view(self.clock())
-        told = Terms(
+        told = RequestTerms(
             writing.name,
             self._front,
             terms.key.hex(),
@@ -295,7 +305,9 @@ class VllmLoop(VerifyLoop):
                     self._writing[session.id].advice = advice.hint, advice.why
 
 
-def request_params(terms: Terms, max_tokens: int, ends: Collection[int], logprobs: int | None) -> VllmParams:
+def request_params(
+    terms: RequestTerms, max_tokens: int, ends: Collection[int], logprobs: int | None
+) -> VllmParams:
     """vLLM's parameters of a device's request; its sampler is not used, and the ends are ours."""
     return VllmParams(
         temperature=0.0,

@@ -15,7 +15,7 @@ KEY = "opensled"  # in `extra_args` of a request's sampling parameters: it is a 
 TICK, ADVICE, LOAD = "opensled_tick", "opensled_advice", "opensled_load"
 
 
-class Terms(NamedTuple):
+class RequestTerms(NamedTuple):
     """Facts of a session that its request carries, for the scheduler and the workers."""
 
     session: str  # its name, which no user of vLLM can guess
@@ -51,15 +51,15 @@ _ticks, _advice = msgspec.msgpack.Decoder(list[News]), msgspec.msgpack.Decoder(l
 encode = msgspec.msgpack.encode
 
 
-def extra_args(terms: Terms) -> dict[str, Any]:
+def extra_args(terms: RequestTerms) -> dict[str, Any]:
     """The `extra_args` of a session's request."""
     return {KEY: encode(terms)}
 
 
-def terms_of(params: Any) -> Terms | None:
+def terms_of(params: Any) -> RequestTerms | None:
     """The terms in vLLM's sampling parameters of a request; None = it is no device's session."""
     packed = (params.extra_args or {}).get(KEY) if params is not None else None
-    return msgspec.msgpack.decode(packed, type=Terms) if isinstance(packed, bytes) else None
+    return msgspec.msgpack.decode(packed, type=RequestTerms) if isinstance(packed, bytes) else None
 
 
 def read_tick(data: bytes) -> list[News]:

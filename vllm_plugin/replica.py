@@ -131,7 +131,7 @@ class VllmReplica:
 
 
 @cache
-def place() -> tuple[Path, Membership] | None:
+def own_place() -> tuple[Path, Membership] | None:
     """In the child: its folder and its place in the cluster; None = this server is no replica."""
     told = os.environ.pop(PLACE, "")  # vLLM's other processes need no key
     if not told:
@@ -142,7 +142,7 @@ def place() -> tuple[Path, Membership] | None:
 
 async def join_cluster(config: ServeConfig, tls: Tls | None, served: Served) -> None:
     """In the child: listen for devices and gateways, then for the actor."""
-    here = place()
+    here = own_place()
     assert here is not None
     folder, member = here
     server = ReplicaServer(config, member, tls, served)
@@ -154,7 +154,7 @@ async def join_cluster(config: ServeConfig, tls: Tls | None, served: Served) -> 
 
 def main() -> None:
     """The child: vLLM's server, as long as its actor lives."""
-    here = place()
+    here = own_place()
     assert here is not None
     threading.Thread(target=_end_with_actor, args=here[:1], name="end", daemon=True).start()
     serve.main(sys.argv[1:])

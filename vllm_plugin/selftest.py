@@ -21,7 +21,7 @@ from opensled.core.messages import SamplingParams
 from opensled.core.noise import gumbel, noise_key
 from scheduler.plan import NO_OFFER, SessionView
 from vllm_plugin.loop import request_params
-from vllm_plugin.messages import TICK, News, Terms, encode
+from vllm_plugin.messages import TICK, News, RequestTerms, encode
 
 TEMPERATURES = (0.0, 0.8)
 TOKENS, DRAFT = 16, 4  # of each answer and of each draft
@@ -109,7 +109,7 @@ async def _write(client: Any, model_config: Any, text: _Text) -> None:
     # Each is computed anew: none finds KV of another style.
     prompt = {"prompt_token_ids": list(text.prompt), "cache_salt": name}
     sampling = SamplingParams(temperature=text.temperature)
-    terms = Terms(name, "", text.key.hex(), len(text.prompt), sampling, VIEW, trial=True)
+    terms = RequestTerms(name, "", text.key.hex(), len(text.prompt), sampling, VIEW, trial=True)
     logprobs = None if text.known else min(LIKELIEST, model_config.max_logprobs)
     params, vocab_size = request_params(terms, TOKENS, (), logprobs), model_config.get_vocab_size()
     async for output in client.generate(prompt, params, f"opensled-{name}"):

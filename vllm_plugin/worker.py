@@ -21,7 +21,7 @@ from verify_server.engine.torch.torch_scores import TorchScores
 from verify_server.rules.base import AcceptanceResult, DraftCheck, decided_ids
 from verify_server.rules.decide import Question, decide
 from verify_server.rules.match import Match
-from vllm_plugin.messages import Terms, terms_of
+from vllm_plugin.messages import RequestTerms, terms_of
 
 if current_platform.is_cpu():
     from vllm.v1.worker.cpu_worker import CPUWorker as Worker
@@ -39,7 +39,7 @@ RULE = Match()
 class _Session:
     """A device's session, as far as this worker has decided it."""
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: RequestTerms) -> None:
         self.terms, self.key = terms, bytes.fromhex(terms.key)
         self.counts = TokenCounts() if terms.params.penalizes else None  # of the answer
         self.counted = terms.prompt_length  # tokens of the text, prompt included, that are counted
