@@ -263,6 +263,7 @@ class VllmLoop(VerifyLoop):
         self._changed.set()
 
     async def _send_ticks(self) -> None:
+        lost = False  # the latest: told once, as a server that drains refuses all of them
         while True:
             await self._changed.wait()
             self._changed.clear()
@@ -271,8 +272,11 @@ class VllmLoop(VerifyLoop):
                 continue
             try:
                 await self._core.call_utility_async(TICK, encode([*taken.values()]))
+                lost = False
             except Exception:
-                log.exception("drafts are lost; their sessions go on without")
+                if not lost:
+                    log.exception("drafts are lost; their sessions go on without")
+                lost = True
 
     async def _take_load(self) -> None:
         """For admission, metrics, and a cluster's choice among replicas."""
