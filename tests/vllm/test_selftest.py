@@ -44,9 +44,13 @@ class Vllm:
             if self.fault == "dies" and not plain:
                 raise RuntimeError("out of memory")
             reason = "error" if self.fault == "ends" and not plain else None
-            scores = [{id: SimpleNamespace(logprob=0.0), 99: SimpleNamespace(logprob=-self.lead)} for id in ids]
+            scores = [
+                {id: SimpleNamespace(logprob=0.0), 99: SimpleNamespace(logprob=-self.lead)} for id in ids
+            ]
             yield SimpleNamespace(
-                outputs=[SimpleNamespace(token_ids=ids, logprobs=scores if plain else None, finish_reason=reason)]
+                outputs=[
+                    SimpleNamespace(token_ids=ids, logprobs=scores if plain else None, finish_reason=reason)
+                ]
             )
             news = await self._news[name].get() if length < start + params.max_tokens else None
 
