@@ -75,6 +75,7 @@ ON_A_GPU = "lab/benchmarks/gpu/"
 BARE_SERVING = "lab/benchmarks/serving_plain.py"  # others' engines, as their users run them
 MODEL_HOMES = (
     "verify_server/engine/",
+    "vllm_plugin/",
     "lab/training/",
     "lab/testbed/reference.py",
     "lab/testbed/gguf_reference.py",
@@ -124,9 +125,9 @@ HOMES = {
         "lab/benchmarks/gpu/interpreter_probe.py",
     ),
     "vllm": ("vllm_plugin/",),
-    "huggingface_hub": ("verify_server/engine/torch/loading.py",),
+    "huggingface_hub": ("verify_server/engine/torch/loading.py", "vllm_plugin/text.py"),
     "starlette": ("http_api/", "verify_server/front/"),
-    "uvicorn": ("http_api/server.py", "http_api/http_connection.py"),
+    "uvicorn": ("http_api/server.py", "http_api/http_connection.py", "vllm_plugin/serve.py"),
     "httpx": ("lab/testbed/", "lab/benchmarks/"),
     "matplotlib": PLOT_HOMES,
     "rich": ("lab/testbed/demo_view.py", "lab/testbed/load/load_view.py"),

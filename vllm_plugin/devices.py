@@ -123,7 +123,7 @@ class Device:
         self.view.uncomputed = 1
 
 
-class Beside(StepCost):
+class _Beside(StepCost):
     """The cost of device rows in a step that has other rows in any case."""
 
     def __init__(self, cost: StepCost, tokens: int, contexts: int, sessions: int) -> None:
@@ -174,7 +174,7 @@ class Fleet:
         """What is decided in the next step, by request. `load`: tokens, KV positions and requests of all others."""
         devices = [device for device in self.devices.values() if _decodes(device.request)]
         candidates = [device for device in devices if not device.terms.trial]
-        cost = Beside(self.costs.cost, *load) if load[0] else self.costs.cost
+        cost = _Beside(self.costs.cost, *load) if load[0] else self.costs.cost
         room = max(len(candidates), self.max_step_tokens - load[0])
         snapshot = Snapshot(tuple([device.view for device in candidates]), self._memory)
         found = self.policy.plan(snapshot, HardwareProfile(room, cost), now)

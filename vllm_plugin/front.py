@@ -25,8 +25,8 @@ from verify_server.round.draft_stage import DraftStage
 from verify_server.round.loaded_model import LoadedModel
 from verify_server.round.machine import StepMachine
 from verify_server.rules.served import ServedRules
-from verify_server.start.command import client_limits, clients, describe, session_limits
-from vllm_plugin import selftest
+from verify_server.start.command import Served, client_limits, clients, describe, session_limits
+from vllm_plugin import replica, selftest
 from vllm_plugin.loop import VllmLoop, VllmTarget
 from vllm_plugin.option import serve_config
 from vllm_plugin.text import text_of
@@ -102,6 +102,7 @@ class DeviceFront:
 
     async def _listen(self, engine_client: Any, args: Namespace) -> None:
         config = serve_config(engine="vllm", listen=args.opensled_listen, model=args.model)
+        here = replica.place()
         tls, tenants = clients(config, config.listen)
         names = args.served_model_name or [args.model]
         model = await asyncio.to_thread(VllmModel, engine_client.vllm_config, names[0])
@@ -118,13 +119,17 @@ class DeviceFront:
         except SelfTestFailed as error:
             logger.error("OpenSLED: devices are served, but none of their drafts is verified: %s", error)
             loop.rests = True
-        manager = SessionManager(loop, model, session_limits(config, model, tenants))
+        limits = session_limits(config, model, tenants)
+        manager = SessionManager(loop, model, limits, here[1].signer if here else None)
         info = describe(
             manager, model, config.pad_frames, (*names[1:], *model_names(config.served_model_name))
         )
-        frontend = service.VerifyService(manager, info, model.text, tenants, client_limits(config, manager))
         self._carrying = asyncio.create_task(loop.run())
         add_to_page(device_metrics(manager))
+        if here:
+            await replica.join_cluster(config, tls, Served(manager, info, model))
+            return
+        frontend = service.VerifyService(manager, info, model.text, tenants, client_limits(config, manager))
         shared = (("grpc.so_reuseport", 1),) if (args.api_server_count or 1) > 1 else ()
         self._server, port = await service.start(frontend, config.listen, tls, further=shared)
         address = join_host_port(host_port(config.listen)[0], port)

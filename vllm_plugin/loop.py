@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from vllm import SamplingParams as VllmParams
@@ -22,7 +23,7 @@ from opensled.core.messages import Draft, DraftToken, HintReason, TokenLogprobs,
 from opensled.core.protocol import common_prefix
 from scheduler.plan import SessionView, Slice
 from verify_server.engine.base import EngineInfo
-from verify_server.kv.memory import TargetMemory
+from verify_server.kv.memory import ENDLESS, SequenceMemory, TargetMemory
 from verify_server.riders.answer_logprobs import LogprobsReading
 from verify_server.round.loop import VerifyLoop
 from verify_server.round.machine import StepMachine
@@ -30,18 +31,33 @@ from verify_server.round.outbox import Outbox
 from verify_server.round.session import Session
 from verify_server.round.target import Target
 from verify_server.rules.base import AcceptanceResult, Reading
-from vllm_plugin.messages import ADVICE, TICK, News, Terms, encode, extra_args, read_advice
+from vllm_plugin.messages import ADVICE, LOAD, TICK, News, Terms, encode, extra_args, read_advice, read_load
 
 log = logging.getLogger(__name__)
 
+LOAD_S = 0.5  # seconds between two looks at its load; chosen: as often as replicas send heartbeats
 LOST = "the target model failed on this step; the server's log says why"
+
+
+class VllmMemory(TargetMemory):
+    """KV that vLLM keeps: where there is none it preempts, so that no sequence is refused for it."""
+
+    left = ENDLESS  # tokens that no request of vLLM held lately
+
+    def states(self) -> dict[str, int]:
+        """See `TargetMemory`."""
+        return {"free": self.left}
+
+    def room_beside(self, others: Iterable[SequenceMemory]) -> int:
+        """See `TargetMemory`."""
+        return ENDLESS
 
 
 class VllmTarget(Target):
     """Facts of a target whose steps are vLLM's own; it plans and computes them."""
 
     def __init__(self, facts: EngineInfo) -> None:
-        self.facts, self.memory = facts, TargetMemory()
+        self.facts, self.memory = facts, VllmMemory()
 
     def step(self, work: Sequence[Any]) -> NoReturn:
         """See `Target`."""
@@ -79,6 +95,7 @@ class VllmLoop(VerifyLoop):
         """Carry news and advice until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._send_ticks())
+            tasks.create_task(self._take_load())
             for engine in getattr(self._core, "core_engines", [None]):
                 tasks.create_task(self._take_advice(engine))
 
@@ -135,7 +152,9 @@ class VllmLoop(VerifyLoop):
         try:
             async for output in stream:
                 (choice,) = output.outputs
-                if choice.finish_reason in ("error", "abort"):
+                if choice.finish_reason == "abort":  # SIGTERM: vLLM ends
+                    raise EngineDeadError
+                if choice.finish_reason == "error":
                     raise EngineError(LOST)
                 writing.begun = True
                 if choice.token_ids:
@@ -244,6 +263,21 @@ class VllmLoop(VerifyLoop):
                 await self._core.call_utility_async(TICK, encode([*taken.values()]))
             except Exception:
                 log.exception("drafts are lost; their sessions go on without")
+
+    async def _take_load(self) -> None:
+        """For admission, metrics, and a cluster's choice among replicas."""
+        machine, memory = self.machine, self.machine.target.memory
+        assert isinstance(memory, VllmMemory)
+        while True:
+            try:
+                load = read_load(await self._core.call_utility_async(LOAD))
+            except Exception:
+                log.exception("no more news of vLLM's memory and steps")
+                return
+            memory.left = load.free
+            if load.cost is not None:
+                machine.profile = replace(machine.profile, cost=load.cost)
+            await asyncio.sleep(LOAD_S)
 
     async def _take_advice(self, engine: Any) -> None:
         while True:

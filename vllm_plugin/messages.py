@@ -6,11 +6,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from hw_profiles.learned import LearnedCost
 from opensled.core.messages import Guide, HintReason, SamplingParams
 from scheduler.plan import SessionView
 
 KEY = "opensled"  # in `extra_args` of a request's sampling parameters: it is a device's session
-TICK, ADVICE = "opensled_tick", "opensled_advice"  # UTILITY methods of vLLM's engine core
+# UTILITY methods of vLLM's engine core
+TICK, ADVICE, LOAD = "opensled_tick", "opensled_advice", "opensled_load"
 
 
 class Terms(NamedTuple):
@@ -43,6 +45,14 @@ class Advice(NamedTuple):
     why: HintReason | None = None
 
 
+class Load(NamedTuple):
+    """What the scheduler knows of its steps and memory."""
+
+    free: int  # tokens of KV that no request holds
+    cost: LearnedCost | None  # of a step; None = not learned yet
+
+
+read_load = msgspec.msgpack.Decoder(Load).decode
 _ticks, _advice = msgspec.msgpack.Decoder(list[News]), msgspec.msgpack.Decoder(list[Advice])
 encode = msgspec.msgpack.encode
 

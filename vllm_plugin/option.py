@@ -32,7 +32,7 @@ def settings_of(vllm_config: Any) -> dict[str, Any]:
     return found
 
 
-class Switch(argparse.Action):
+class _Switch(argparse.Action):
     """`--opensled`: chooses scheduler, worker and model runner; options of vLLM that follow it hold over them."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
@@ -73,7 +73,7 @@ def register() -> None:
         group = parser.add_argument_group("OpenSLED", "Devices draft, and this server verifies.")
         group.add_argument(
             "--opensled",
-            action=Switch,
+            action=_Switch,
             nargs=0,
             default=False,
             help="Serve devices (opensled edge) beside all other users. Further settings as of opensled serve, by "

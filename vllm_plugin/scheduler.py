@@ -26,10 +26,11 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output.request import StructuredOutputRequest
 
+from hw_profiles.learned import LearnedCost
 from scheduler import make_policy
 from scheduler.plan import PolicyOptions, Slice
 from vllm_plugin.devices import Device, Fleet
-from vllm_plugin.messages import ADVICE, TICK, terms_of
+from vllm_plugin.messages import ADVICE, LOAD, TICK, Load, encode, terms_of
 from vllm_plugin.option import settings_of
 from vllm_plugin.text import Grammars, mask_rows
 
@@ -46,11 +47,10 @@ class DeviceScheduler(Scheduler):
         self.fleet = Fleet(policy, self.max_num_scheduled_tokens)
         self.broken = False  # by a fault of ours: there are no drafts any more
         self._planned: dict[str, Slice] | None = None  # for the next step, if that was looked at already
-        self._alarm = Alarm()
+        self._alarm = _Alarm()
         self._grammars = Grammars(self.vllm_config.model_config)
-        self._begun: tuple[float, int, int, int] | None = (
-            None  # time, tokens, KV positions, requests of the step
-        )
+        # Time, tokens, KV positions and requests of the step
+        self._begun: tuple[float, int, int, int] | None = None
         self._ended = 0.0  # when the latest step ended
         _add_utilities()
 
@@ -77,6 +77,11 @@ class DeviceScheduler(Scheduler):
         self._alarm.wake = wake
         self._planned = None
         self._contained("news", lambda: self.fleet.hear(data))
+
+    def load(self) -> bytes:
+        """For the fronts."""
+        free, cost = self.kv_cache_manager.block_pool.get_num_free_blocks(), self.fleet.costs.cost
+        return encode(Load(free * self.block_size, cost if isinstance(cost, LearnedCost) else None))
 
     def has_requests(self) -> bool:
         """See `Scheduler`; False while all requests are sessions that wait for their devices: the engine sleeps."""
@@ -258,7 +263,7 @@ def make_scheduler(*args: Any, vllm_config: Any, **kwargs: Any) -> DeviceSchedul
     return kind(*args, vllm_config=vllm_config, **kwargs)
 
 
-class Alarm:
+class _Alarm:
     """Wakes the engine at a time, from a thread of its own."""
 
     def __init__(self) -> None:
@@ -297,3 +302,4 @@ def _add_utilities() -> None:
 
     setattr(core.EngineCore, TICK, tick)
     setattr(core.EngineCore, ADVICE, advice)
+    setattr(core.EngineCore, LOAD, lambda self: self.scheduler.load())

@@ -11,13 +11,14 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import signal
 import sys
 import tempfile
 from importlib import metadata
 from pathlib import Path
 from typing import NoReturn
 
-from opensled.core.errors import INTERRUPTED, UsageError, first_line
+from opensled.core.errors import UsageError, first_line
 from opensled.process.logs import last_word
 from verify_server.engine.torch.quiet_exit import silence_bindings
 from vllm_plugin import versions
@@ -34,8 +35,9 @@ def main(words: list[str]) -> None:
     metadata.version = _version
     given = os.environ.get("VLLM_PLUGINS")
     os.environ["VLLM_PLUGINS"] = ",".join(filter(None, (PLUGIN, given)))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # until vLLM has handlers of its own
     silence_bindings()
-    argparse.ArgumentParser.error = _refuse  # type: ignore[method-assign]
+    argparse.ArgumentParser.error = _refuse  # type: ignore[method-assign, assignment]
     with tempfile.TemporaryDirectory(prefix="opensled-") as folder:
         has_port = any(word.startswith("--port") for word in words)
         sys.argv = ["vllm", "serve", *words, *([] if has_port else [f"--uds={Path(folder) / 'api'}"])]
@@ -53,11 +55,14 @@ def _version(distribution_name: str) -> str:
 
 def _run() -> None:
     try:
+        import uvicorn
         from vllm.entrypoints.cli.main import main as vllm
 
+        # vLLM's API asks for them at its end, also where a signal comes before it listens.
+        uvicorn.Server.servers = []
         vllm()
     except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+        return  # a signal while it loads ends it, as with other engines
     except Exception as error:
         logging.getLogger("vllm.opensled").info("the start has failed", exc_info=True)
         last_word(f"vLLM does not start: {_reason(error)}; --log-level debug shows its log")
