@@ -84,7 +84,7 @@ def test_ids_outside_the_vocabulary_are_refused_at_the_door(server, known):
             return (await stream.outcome())[0]
 
     for ids in ((VOCABULARY,), (5, 1 << 30), (2**32 - 1,)):
-        assert "vocabulary" in asyncio.run(outcome(*ids)).message
+        assert "vocabulary" in asyncio.run(outcome(*ids)).reason
     written, users = server.write(known["8, greedy"], STYLES["right"])
     for found, answer in zip(written, known["8, greedy"], strict=True):
         found.assert_same(answer)
