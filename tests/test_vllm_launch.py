@@ -214,7 +214,8 @@ def test_the_api_of_vllm_is_as_safe_as_the_port_of_devices():
 
 def test_a_drafter_of_vllm_is_its_speculative_config():
     for none in ("auto", "none"):
-        assert not any(word.startswith("--spec") for word in words(server_drafter=none))
+        assert not any(word.startswith(("--spec", "--no-async")) for word in words(server_drafter=none))
+    assert "--no-async-scheduling" in words(server_drafter="vllm:ngram")  # devices' drafts need it then
     [config] = [
         word for word in words(server_drafter="vllm:ngram", server_draft=3) if word.startswith("--spec")
     ]

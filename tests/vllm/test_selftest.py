@@ -1,4 +1,4 @@
-"""The self-test of the plug-in finds each way in which drafts could change texts, over a vLLM that is made of a table."""
+"""The self-test of the plug-in finds each way in which drafts could change texts; its vLLM is a table here."""
 
 from __future__ import annotations
 

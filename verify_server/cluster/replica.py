@@ -37,13 +37,6 @@ HAND_OVER_SECONDS = 10.0  # time for readers to leave a draining replica; chosen
 BEAT_SECONDS = 30.0  # time for the event loop to answer; then it counts as broken; chosen
 
 
-class ReplicaAddresses(NamedTuple):
-    """Where a replica listens, as HOST:PORT."""
-
-    public: str  # for devices; with --proxy for gateways
-    inner: str  # for gateways
-
-
 class Membership(NamedTuple):
     """A replica in its cluster."""
 
@@ -117,7 +110,7 @@ class ReplicaServer:
         inner = await self._listen(join_host_port(self._member.host, 0), gateways, None, limits.from_gateways)
         public, tenants = self._config.listen, self._manager.limits.tenants
         outer = await self._listen(public, tenants, self._tls, limits) if public else inner
-        self._addresses = ReplicaAddresses(outer, inner)
+        self._addresses = outer, inner
 
     def heartbeat(self) -> Heartbeat:
         """The replica's state; raises an error if its server hangs or has ended."""
@@ -136,7 +129,7 @@ class ReplicaServer:
         return join_host_port(host_port(listen)[0], port)
 
     async def _beat(self) -> Heartbeat:
-        return heartbeat(self._manager, self._member.replica, self._addresses)
+        return heartbeat(self._manager, self._member.replica, *self._addresses)
 
     async def _drain(self) -> None:
         await self._readiness.set(False)  # first of all: gateways then choose other replicas
@@ -146,7 +139,7 @@ class ReplicaServer:
         await asyncio.gather(*(server.stop(LAST_MESSAGES_SECONDS) for server in self._servers))
 
 
-def heartbeat(manager: SessionManager, replica: str, addresses: ReplicaAddresses) -> Heartbeat:
+def heartbeat(manager: SessionManager, replica: str, address: str, inner: str) -> Heartbeat:
     """The current state of a server."""
     loop, memory = manager.loop, manager.loop.machine.target.memory
     cost, chunk = loop.machine.profile.cost, loop.machine.profile.max_step_tokens
@@ -157,7 +150,7 @@ def heartbeat(manager: SessionManager, replica: str, addresses: ReplicaAddresses
     waiting = sum(sequence.uncomputed - 1 for sequence in live)
     return Heartbeat(
         replica=replica,
-        address=addresses.public,
+        address=address,
         at=loop.clock(),
         free_tokens=memory.free,
         prefix_size=memory.prefix_size,
@@ -170,6 +163,6 @@ def heartbeat(manager: SessionManager, replica: str, addresses: ReplicaAddresses
         fingerprint=manager.inputs.text.fingerprint,
         draining=manager.draining,
         prefixes=memory.prefixes(),
-        inner=addresses.inner,
+        inner=inner,
         answers=AnswerCounts(manager.stats.answers.now()).now(),  # a copy: it is pickled in another thread
     )
