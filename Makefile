@@ -19,7 +19,7 @@ EDGE := opensled http_api edge_client hw_profiles scheduler home/__init__.py hom
 NEW_PYTHON := $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "OpenSLED needs Python 3.11 or newer here: make PYTHON=python3.12")'
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-system test-lab test-long test-real check-all vllm-newest vllm-install vllm-test kernel-check gpu-check figures figures-stale bench-quick conformance fuzz browser-test soak netns-check home-check service-check aarch64-check compose-check observability-check lock audit lint format proto wheel wheel-test clean
+.PHONY: help install demo test test-system test-lab test-long test-real check-all vllm-newest vllm-install vllm-test vllm-matrix kernel-check gpu-check figures figures-stale bench-quick conformance fuzz browser-test soak netns-check home-check service-check aarch64-check compose-check observability-check lock audit lint format proto wheel wheel-test clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 27
@@ -101,6 +101,9 @@ $(VLLM_STAMP): pyproject.toml constraints-vllm.txt requirements-vllm.lock
 
 vllm-test: $(VLLM_STAMP) ## the tests that need vLLM, and guided answers with its llguidance (minutes; SmolLM2 if it is here)
 	@$(VLLM_BIN)/python -m pytest -m 'not long' -rs tests/vllm $(GUIDED)
+
+vllm-matrix: $(VLLM_STAMP) ## the same with every kind of server, drafts and faults, and not a choice of pairs (half an hour)
+	@$(VLLM_BIN)/python -m pytest -m '' -rs tests/vllm $(GUIDED)
 
 figures: $(STAMP) ## the figures of docs/benchmarks anew, part by part (PARTS; long; wants a quiet machine)
 	@$(BIN)/python -m lab.benchmarks.figures $(PARTS)

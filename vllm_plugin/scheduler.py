@@ -36,6 +36,8 @@ from vllm_plugin.text import Grammars, mask_rows
 
 logger = init_logger("vllm.opensled")
 
+_Begun = tuple[float, int, int, int]  # time, tokens, KV positions and requests of a step
+
 
 class DeviceScheduler(Scheduler):
     """Plans a step when the one before it is over."""
@@ -49,8 +51,7 @@ class DeviceScheduler(Scheduler):
         self._planned: dict[str, Slice] | None = None  # for the next step, if that was looked at already
         self._alarm = _Alarm()
         self._grammars = Grammars(self.vllm_config.model_config)
-        # Time, tokens, KV positions and requests of the step
-        self._begun: tuple[float, int, int, int] | None = None
+        self._begun: dict[int, _Begun] = {}  # of each step that is not over; the asynchronous one has several
         self._ended = 0.0  # when the latest step ended
         _add_utilities()
 
@@ -152,12 +153,12 @@ class DeviceScheduler(Scheduler):
 
     def _count(self, step: Any) -> None:
         drafted = step.scheduled_spec_decode_tokens
-        for id in step.num_scheduled_tokens:
-            if (device := self.fleet.devices.get(id)) is not None:
-                device.in_step = len(drafted.get(id, ()))
-        tokens = sum(step.num_scheduled_tokens.values())
-        contexts = sum([self.requests[id].num_computed_tokens for id in step.num_scheduled_tokens])
-        self._begun = time.monotonic(), tokens, contexts, len(step.num_scheduled_tokens)
+        for request_id in step.num_scheduled_tokens:
+            if (device := self.fleet.devices.get(request_id)) is not None:
+                device.in_step = len(drafted.get(request_id, ()))
+        tokens, requests = sum(step.num_scheduled_tokens.values()), len(step.num_scheduled_tokens)
+        contexts = sum([self.requests[each].num_computed_tokens for each in step.num_scheduled_tokens])
+        self._begun[id(step)] = time.monotonic(), tokens, contexts, requests
 
     def get_grammar_bitmask(self, step: Any) -> GrammarOutput | None:
         """See `Scheduler`; with the masks of devices' guided answers, whose grammars are this server's own."""
@@ -190,24 +191,24 @@ class DeviceScheduler(Scheduler):
 
     def update_from_output(self, step: Any, output: Any) -> Any:
         """See `Scheduler`."""
-        found = super().update_from_output(step, output)
+        found, begun = super().update_from_output(step, output), self._begun.pop(id(step), None)
         if self.fleet.devices and not self.broken:
-            self._contained("update", lambda: self._commit(step, found))
+            self._contained("update", lambda: self._commit(step, found, begun))
         return found
 
-    def _commit(self, step: Any, outputs: dict[int, EngineCoreOutputs]) -> None:
+    def _commit(self, step: Any, outputs: dict[int, EngineCoreOutputs], begun: _Begun | None) -> None:
         now, drafted = time.monotonic(), step.scheduled_spec_decode_tokens
         for id in step.num_scheduled_tokens:
             device = self.fleet.devices.get(id)
             if device is None:
                 continue
             device.in_step = 0
-            begun = _decodes_now(device)
+            decoded = _decodes_now(device)
             grown = device.grow(now, verified=bool(drafted.get(id)))
-            if not grown and begun and not _in_flight(device.request):
+            if not grown and decoded and not _in_flight(device.request):
                 self._end(device.request, outputs)  # the worker could not decide its rows
-        if self._begun is not None:
-            started, tokens, contexts, requests = self._begun
+        started, tokens, contexts, requests = begun or (now, 0, 0, 0)
+        if tokens:
             self.fleet.costs.observe(tokens, contexts, requests, now - max(started, self._ended))
         self._ended, self._planned = now, None
 

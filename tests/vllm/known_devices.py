@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import NamedTuple
 
 from edge_client.device.device import Device
+from edge_client.device.request_defaults import RequestDefaults
 from edge_client.drafters.base import Drafter, DrafterFactory
 from edge_client.lengths.fixed import FixedLength
 from edge_client.link.link import Endpoint, Link
@@ -127,7 +129,10 @@ async def answered(
     """One answer, by a new device; `most`: tokens after which its reader leaves, 0 = it stays."""
     link = Link(server)
     factory = KnownFactory(known, style, seed)
-    device = Device(link, info, TOKENIZER, factory, FixedLength(style.length), retry=PATIENT)
+    # The server remembers under its name how its drafts are accepted: each has one of its own.
+    named = RequestDefaults(device=uuid.uuid4().hex)
+    lengths = FixedLength(style.length)
+    device = Device(link, info, TOKENIZER, factory, lengths, retry=PATIENT, defaults=named)
     ids: list[int] = []
     logprobs: list[TokenLogprobs] = []
     try:

@@ -11,6 +11,8 @@ from contextlib import ExitStack
 
 import pytest
 
+from scheduler import make_policy
+from scheduler.plan import PolicyOptions
 from tests.frames import drafting, opening
 from tests.raw_wire import raw_stream
 from tests.vllm.answers import QUESTIONS, VOCABULARY
@@ -26,6 +28,9 @@ from tests.vllm.servers import (
     wait_until,
 )
 from tests.vllm.testing_plugins import PARTS
+from vllm_plugin.devices import Fleet
+from vllm_plugin.messages import News, encode
+from vllm_plugin.selftest import VIEW
 
 ASKED = ("8, greedy", "8, T = 0.8", "16 of eight kinds")
 FAULTS = [part for parts in PARTS.values() for part in parts]
@@ -84,11 +89,17 @@ def test_ids_outside_the_vocabulary_are_refused_at_the_door(server, known):
             return (await stream.outcome())[0]
 
     for ids in ((VOCABULARY,), (5, 1 << 30), (2**32 - 1,)):
-        assert "vocabulary" in asyncio.run(outcome(*ids)).message
+        assert "vocabulary" in asyncio.run(outcome(*ids)).reason
     written, users = server.write(known["8, greedy"], STYLES["right"])
     for found, answer in zip(written, known["8, greedy"], strict=True):
         found.assert_same(answer)
     assert_alike(users, server.alone)
+
+
+def test_a_draft_for_an_ended_session_is_dropped():
+    fleet = Fleet(make_policy("fcfs", PolicyOptions(0.1)), max_step_tokens=512)
+    fleet.hear(encode([News("ended", VIEW, 4, (5, 6))]))
+    assert not fleet.devices and not fleet.plan((0, 0, 0), 0.0)
 
 
 @pytest.mark.parametrize("server", ["two processes, two fronts"], indirect=True)

@@ -189,7 +189,7 @@ def test_a_tenant_finds_no_kv_of_another_one(own, folder):
     known = by_torch(Answer(prompt_of(STORY), WARM, 8))
     found = {}
     for name, token in {"first": "one", "other": "two", "again": "one", "other again": "two"}.items():
-        endpoint = Endpoint(own.address, token=token, tls_ca=folder / "ca.pem", timeout=READY_S)
+        endpoint = Endpoint(own.address, token=token, tls=True, tls_ca=folder / "ca.pem", timeout=READY_S)
         (written,) = write(endpoint, [known])
         written.assert_same(known)
         found[name] = written.stats.cached_tokens
@@ -204,7 +204,7 @@ def test_strangers_are_refused_and_the_end_leaves_nothing(own, folder):
         assert device.process.returncode not in (0, None)
     pids = below(own.process.pid)
     assert len(pids) > 1
-    assert own.stop() == 143
+    assert own.stop() == 0
     assert not [pid for pid in pids if psutil.pid_exists(pid)]
 
 
@@ -214,7 +214,6 @@ def test_strangers_are_refused_and_the_end_leaves_nothing(own, folder):
         (("--device", "cuda"), "CUDA_VISIBLE_DEVICES"),
         (("--vllm", "block_size=31"), "31"),
         (("--vllm", "gpu_memory_utilisation=0.5"), "gpu.memory.utilization"),
-        pytest.param(("--rule", "fly"), "torch", marks=pytest.mark.long),
         pytest.param(("--context", "5000"), "max_model_len", marks=pytest.mark.long),
         pytest.param(("--server-drafter", "vllm:suffix"), "arctic-inference", marks=pytest.mark.long),
     ],

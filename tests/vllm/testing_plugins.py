@@ -16,9 +16,9 @@ PARTS = {  # of the plug-in, by its process: the module, and the function that f
         "news": ("devices", "Fleet.hear"),
         "plan": ("devices", "Fleet.plan"),
         "grow": ("devices", "Device.grow"),
-        "place": ("scheduler", "Devices._place"),
-        "count": ("scheduler", "Devices._count"),
-        "commit": ("scheduler", "Devices._commit"),
+        "place": ("scheduler", "DeviceScheduler._place"),
+        "count": ("scheduler", "DeviceScheduler._count"),
+        "commit": ("scheduler", "DeviceScheduler._commit"),
     },
     "worker": {"decide": ("worker", "decide"), "check": ("worker", "DeviceWorker._check")},
 }
@@ -145,7 +145,7 @@ def _failing(part: str, plain: Any) -> Any:
 
 
 def _mend() -> None:
-    devices = importlib.import_module("vllm_plugin.scheduler").Devices
+    devices = importlib.import_module("vllm_plugin.scheduler").DeviceScheduler
     add = devices.add_request
 
     def add_request(self: Any, request: Any) -> None:
