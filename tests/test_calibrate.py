@@ -11,7 +11,7 @@ import pytest
 
 from edge_client.device.config import CalibrateConfig
 from edge_client.doctor import draft_speed
-from edge_client.doctor.calibrate import calibrate, speed_lines
+from edge_client.doctor.calibrate import calibrate, warnings
 from edge_client.doctor.draft_speed import SpeedReading, fastest, measure, thread_counts
 from edge_client.drafters.threads import draft_threads
 from hw_profiles import calibration, catalog
@@ -146,12 +146,11 @@ def test_numbers_of_threads():
 
 def test_a_busy_machine_is_told_of():
     settled, torn = ([100.0, 101, 99, 100], [100.0, 20, 90, 30])
-    lines = [
-        list(speed_lines(SpeedReading(1, {1: rates}, {1: [0.01]}, 64, [1.0], [1.0]), load))
+    told = [
+        warnings(SpeedReading(1, {1: rates}, {1: [0.01]}, 64, [1.0], [1.0]), load)
         for rates, load in ((settled, 0.1), (torn, 0.1), (settled, 99.0))
     ]
-    assert ["note" in told[-1] for told in lines] == [False, True, True]
-    assert "differ by" in lines[1][-1] and "load 99.0" in lines[2][-1]
+    assert told[0] == [] and "differ by" in told[1][0] and "load 99.0" in told[2][0]
 
 
 # -- the command -----------------------------------------------------------------------------------------
@@ -181,7 +180,8 @@ async def test_a_real_draft_model_and_a_real_link(own_calibration):
 def test_a_machine_without_a_server_is_measured_all_the_same(tmp_path):
     out = tmp_path / "new" / "mine.toml"
     done = run("--server", NOBODY, "--out", str(out), "--drafter", "onnx", OPENSLED_NO_CONFIG="1")
-    assert done.returncode == 0 and "not measured: no server answers" in done.stdout
+    assert done.returncode == 0 and "the link is not measured: no server answers" in done.stdout
+    assert "decode" in done.stdout and "threads, fastest" in done.stdout
     profile = catalog.device(str(out))
     assert profile.servers == {} and "onnx:tiny-draft" in profile.calibrated
     assert done.stdout.splitlines()[-1] == f"written to {out}"

@@ -12,16 +12,16 @@ from lab.benchmarks.house_source import checkout
 PRODUCT, LAB, TESTS = "lines of the product", "lines of testbed, training, benchmarks", "lines of tests"
 # Lower a number as soon as its count falls. None is ever raised: lines that are lent are in BORROWED.
 CEILINGS = {
-    PRODUCT: 70_161,
+    PRODUCT: 68_325,
     LAB: 43_488,
     TESTS: 94_330,
-    "kernel: lines": 12_169,
-    "kernel: public classes of the server": 85,
+    "kernel: lines": 12_062,
+    "kernel: public classes of the server": 84,
     "kernel: imports of the shell": 64,
-    "public classes": 747,
-    "public names defined twice": 84,
+    "public classes": 732,
+    "public names defined twice": 78,
     "value classes made at one place": 140,
-    "numeric constants of the product's modules": 713,
+    "numeric constants of the product's modules": 706,
 }
 SLACK = {PRODUCT: 100, LAB: 100, TESTS: 100, "kernel: lines": 100}  # a fall below it must lower the ceiling
 # Net lines above a ceiling, by the part that borrowed them, until they are paid back by name; the sums only go down.
