@@ -189,8 +189,9 @@ class VllmLoop(VerifyLoop):
             self._begin(session)
 
     def _prompt(self, session: Session) -> dict[str, Any]:
-        # Sequences share KV within a tenant only.
-        return {"prompt_token_ids": list(session.sequence.tokens), "cache_salt": f"opensled {session.tenant}"}
+        # Sequences share KV within a tenant only, and users of vLLM, who may name a salt, cannot guess this one.
+        salt = f"{self._front} {session.tenant}"
+        return {"prompt_token_ids": list(session.sequence.tokens), "cache_salt": salt}
 
     def _params(self, session: Session, writing: _Writing) -> VllmParams:
         sequence, terms = session.sequence, session.terms
