@@ -37,7 +37,7 @@ BORROWED = {
         "reasons of hints, answers given alone, contradictions": 30,
         "panics, silent draft servers, damaged counts, headers": 94,
         "bounds of logs, hostile servers, forks that were ended": 44,
-        "devices inside vllm serve, in place of vLLM's core inside our loop": 612,
+        "devices inside vllm serve, in place of vLLM's core inside our loop": 613,
         "paid: laws of hierarchies and heads to the lab, a short selftest": -985,
         "paid: the doctor measures and guesses no more": -334,
         "paid: constants, moves, default drafts": -25,

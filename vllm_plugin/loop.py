@@ -190,7 +190,8 @@ class VllmLoop(VerifyLoop):
 
     def _prompt(self, session: Session) -> dict[str, Any]:
         # Sequences share KV within a tenant only, and users of vLLM, who may name a salt, cannot guess this one.
-        return {"prompt_token_ids": list(session.sequence.tokens), "cache_salt": f"{self._front} {session.tenant}"}
+        salt = f"{self._front} {session.tenant}"
+        return {"prompt_token_ids": list(session.sequence.tokens), "cache_salt": salt}
 
     def _params(self, session: Session, writing: _Writing) -> VllmParams:
         sequence, terms = session.sequence, session.terms
