@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+import psutil
 import pytest
 
 from edge_client.link.link import Endpoint
@@ -234,3 +235,19 @@ def some(*axes: Sequence[str], together: int = 2) -> list[Any]:
         left -= meet[best]
         chosen.add(best)
     return [pytest.param(*row, marks=[] if row in chosen else [pytest.mark.long]) for row in rows]
+
+
+def survivors(processes: Sequence[psutil.Process], seconds: float = 20) -> list[psutil.Process]:
+    """Those of them that run on for some seconds after the end of their server; one that nobody has buried does not."""
+    deadline = time.monotonic() + seconds
+    while left := [each for each in processes if _runs(each)]:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.05)
+    return left
+
+
+def _runs(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False

@@ -22,6 +22,7 @@ from lab.testbed.replica_cluster import alone
 from opensled.core.messages import SamplingParams
 from tests.vllm.answers import QUESTIONS, Answer, by_torch, prompt_of
 from tests.vllm.known_devices import Style, answered, describe
+from tests.vllm.servers import survivors
 from vllm_plugin.replica import PLACE
 
 READY_S = 900.0
@@ -110,11 +111,7 @@ def test_texts_of_replicas_are_those_of_engine_torch_also_below_a_relay_and_wher
         assert not re.search("opensled:placements_resumed_total 0", cluster.metrics())
         processes = [psutil.Process(pid) for pid in below(cluster.process.process.pid)]
         assert cluster.process.stop() == 0
-        assert psutil.wait_procs([each for each in processes if _lives(each)], 20)[1] == []
-
-
-def _lives(process: psutil.Process) -> bool:
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        assert survivors(processes) == []
 
 
 @pytest.mark.long

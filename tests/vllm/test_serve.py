@@ -24,7 +24,7 @@ from opensled.models.store import model_file
 from tests.vllm import eagle_head
 from tests.vllm.answers import QUESTIONS, SCHEMA, STORY, TINY, WARM, Answer, by_torch, prompt_of
 from tests.vllm.known_devices import write
-from tests.vllm.servers import READY_S, SERVERS, assert_alike, some
+from tests.vllm.servers import READY_S, SERVERS, assert_alike, some, survivors
 
 ROOT = Path(__file__).resolve().parents[2]
 # The environment of vLLM has no llama.cpp; that of the checkout has.
@@ -172,6 +172,7 @@ def own(folder: Path) -> Iterator[Process]:
     """A server of a GGUF file for tenants, over TLS, with a drafter of vLLM's."""
     tls = ("--tls-cert", str(folder / "server.pem"), "--tls-key", str(folder / "server.key"))
     options = (*tls, "--tokens", str(folder / "tokens"), "--server-drafter", "vllm:ngram")
+    options = (*options, "--served-model-name", "tiny")
     with serve("vllm", *options, model=str(model_file("tiny", "*.gguf"))) as process:
         process.wait_ready(READY_S)
         yield process
@@ -202,10 +203,10 @@ def test_strangers_are_refused_and_the_end_leaves_nothing(own, folder):
         with edge(own.address, "lookup", *options) as device, pytest.raises(OpenSledError):
             device.wait_ready()
         assert device.process.returncode not in (0, None)
-    pids = below(own.process.pid)
-    assert len(pids) > 1
+    processes = [psutil.Process(pid) for pid in below(own.process.pid)]
+    assert len(processes) > 1
     assert own.stop() == 0
-    assert not [pid for pid in pids if psutil.pid_exists(pid)]
+    assert survivors(processes) == []
 
 
 @pytest.mark.parametrize(
