@@ -47,10 +47,10 @@ BORROWED = {
     TESTS: {
         "what people meet": 1_354,
         "what attackers found": 123,
-        "paid: tests of vLLM's core inside our loop, of the doctor, of a home": -1_180,
+        "paid: tests of vLLM's core inside our loop, of the doctor, of a home": -1_166,
     },
 }
-MAX_BORROWED = {PRODUCT: 1_870, TESTS: 300}
+MAX_BORROWED = {PRODUCT: 1_870, TESTS: 320}
 
 
 @pytest.fixture(scope="module")
