@@ -171,7 +171,7 @@ class Fleet:
                 device.hear(news, now)
 
     def plan(self, load: tuple[int, int, int], now: float) -> dict[str, Slice]:
-        """What is decided in the next step, by request. `load`: tokens, KV positions and requests of all others."""
+        """Choose the sessions of the next step, by request. `load`: tokens, KV positions, requests of all others."""
         devices = [device for device in self.devices.values() if _decodes(device.request)]
         candidates = [device for device in devices if not device.terms.trial]
         cost = _Beside(self.costs.cost, *load) if load[0] else self.costs.cost

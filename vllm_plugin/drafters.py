@@ -1,4 +1,4 @@
-"""What of vLLM drafts beside the devices: vLLM's `speculative_config`, from a name.
+"""vLLM's own drafter beside the devices: its `speculative_config`, from a name.
 
 Its proposals are verified for users, and for sessions whose device rests; a device's draft takes their place.
 """

@@ -69,11 +69,8 @@ OURS = {
     "opensled_listen": "use --listen instead",
 }
 CPU_BLOCK = 32  # tokens: vLLM's attention on a processor takes multiples of it
-PROCESSES = (
-    "tensor_parallel_size",
-    "pipeline_parallel_size",
-    "data_parallel_size",
-)  # one model's: their product
+# The processes of one model are their product
+PROCESSES = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 OWN_DRAFTER = "vllm:"
 
 
@@ -175,7 +172,7 @@ def _is_set(config: ServeConfig, item: Option) -> bool:
 
 
 def _problems(config: ServeConfig) -> Iterator[str]:
-    """What of the options has no meaning there, each with the way out."""
+    """Name each option that has no meaning there, with the way out."""
     for item in options(ServeConfig):
         if item.name in MEANINGLESS and _is_set(config, item):
             yield f"{item.key if item.file_only else item.flag} has no meaning there: {MEANINGLESS[item.name]}"
@@ -249,7 +246,7 @@ def _memory(config: ServeConfig, given: dict[str, str], cpu: bool) -> Iterator[s
 
 
 def _cpu_bytes(config: ServeConfig) -> int:
-    """Of KV: for some full contexts within a share of the memory, or for one within half of it."""
+    """Memory for KV: some full contexts within a share of the memory, or one within half of it."""
     free = available_host_bytes() // processes(config)
     share = int(MEMORY_SHARE["cpu"] * free)
     try:

@@ -155,7 +155,7 @@ class VllmLoop(VerifyLoop):
     # -- what vLLM writes ---------------------------------------------------------------------------------
 
     async def _write(self, session: Session, writing: _Writing) -> None:
-        """Until the text ends, or nobody reads it; it goes on in another request when a reader is back."""
+        """Write until the text ends or its reader leaves; a reader who comes back continues it in a new request."""
         stream = self._client.generate(
             self._prompt(session), self._params(session, writing), f"opensled-{writing.name}"
         )
@@ -338,7 +338,7 @@ def _same(known: SessionView, view: SessionView) -> bool:
 
 
 def _logprobs(news: Sequence[int], found: Any, count: int) -> list[TokenLogprobs]:
-    """Of each token its own log-probability, then those of the `count` likeliest, as vLLM has found them."""
+    """Log-probabilities of each token: its own, then those of the `count` likeliest, as vLLM has found them."""
     told = []
     for id, each in zip(news, found):
         likeliest = sorted((value.rank, other, value.logprob) for other, value in each.items())

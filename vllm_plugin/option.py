@@ -27,7 +27,7 @@ def serve_config(**given: Any) -> ServeConfig:
 
 
 def settings_of(vllm_config: Any) -> dict[str, Any]:
-    """What the processes of vLLM's engine are told of that configuration."""
+    """The part of that configuration that the processes of vLLM's engine get."""
     found: dict[str, Any] = vllm_config.additional_config[SETTINGS]
     return found
 

@@ -118,7 +118,7 @@ class VllmReplica:
                 raise EngineError(f"vLLM does not start: {why}")
 
     def _pass_on(self, lines: IO[str]) -> None:
-        """What the child says goes on to the log of the actor."""
+        """Copy the child's lines to the log of the actor."""
         for line in lines:
             sys.stderr.write(line)
             if EFFECT not in line and (found := CAUSE.search(line)):

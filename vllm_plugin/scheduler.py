@@ -136,9 +136,8 @@ class DeviceScheduler(Scheduler):
         if piece is None or (_in_flight(request) and not device.goes_on):
             self._hold(request)
             return
-        most = self.num_spec_tokens or len(
-            draft
-        )  # vLLM's drafter, if there is one, sets the size of its buffers
+        # vLLM's drafter, if there is one, sets the size of its buffers.
+        most = self.num_spec_tokens or len(draft)
         draft = list(draft[:most] if piece.draft is None else draft[: min(most, piece.draft)])
         if not draft and self.num_spec_tokens and device.grammar is None:
             draft = request.spec_token_ids  # vLLM's drafter drafts where the device rests

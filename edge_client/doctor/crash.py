@@ -34,7 +34,7 @@ def report_crash(library: str, code: int, complaint: str) -> Finding:
 
 
 def _for_this_processor(library: str) -> str:
-    """What helps against illegal instructions."""
+    """The next step after an illegal instruction."""
     if library in (BUILT, PREBUILT):
         return build_command(library, NATIVE)
     if library == ONNX:

@@ -118,7 +118,7 @@ class _Report:
             show(heading, found, self._colours)
 
     def say(self, words: str) -> None:
-        """What takes long, for people."""
+        """Announce a long step to people."""
         if sys.stdout.isatty() and not self._json:
             print(words, flush=True)
 

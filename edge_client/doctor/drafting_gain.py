@@ -1,4 +1,4 @@
-"""What drafting brings here: measured on short answers of the real target, with drafts and without, never guessed.
+"""The gain of drafting here: measured on short answers of the real target, with drafts and without, never guessed.
 
 `opensled plan` predicts.
 """
@@ -27,7 +27,7 @@ NOTE = "note: "  # begins a line in which a device says with what it drafts inst
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a user of this device gets, in tokens/s after the first token, and what that rests on."""
+    """Speed of a user of this device, in tokens/s after the first token, and its evidence."""
 
     rate: float  # as configured
     own_rate: float  # of the server's own decoding
@@ -87,7 +87,7 @@ def _report_server(step: dict[str, Any]) -> Finding:
 
 
 def predict(steps: Steps) -> Prediction | None:
-    """Of the steps of short_answers.py; None if they hold too few tokens."""
+    """The prediction from the steps of short_answers.py; None if they hold too few tokens."""
     answers = [step for step in steps if step["step"] == "answer" and step["tokens"]]
     drafting = [answer for answer in answers if answer["drafts"]]
     plain = [answer for answer in answers if not answer["drafts"]]

@@ -46,7 +46,7 @@ class Membership(NamedTuple):
 
     @property
     def signer(self) -> TokenSigner:
-        """Of the resume tokens that its gateways read."""
+        """Signs the resume tokens that its gateways read."""
         return TokenSigner(time.time, TOKEN_SECONDS, self.key, self.replica)
 
 
