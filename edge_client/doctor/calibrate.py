@@ -39,7 +39,7 @@ BY_US = "measured by opensled profile calibrate"
 
 
 def calibrate(config: CalibrateConfig) -> int:
-    """Measure, write and print the profile; about 20 s besides loading the draft model."""
+    """Measure, write and print the profile; about 15 s besides loading the draft model."""
     config = locate_server(choose_drafter(with_edge_section(config, "profile.calibrate"), "tiny"))
     drafter = model_drafter(config.drafter)
     if not drafter:
@@ -131,11 +131,6 @@ def _build_measurement(speed: SpeedReading, at: str, load: float) -> MeasuredDra
         speed.threads,
         round(load, 2),
         {str(count): quantity(rates, BY_US) for count, rates in speed.decode_per_s.items()},
-        {
-            str(length): quantity([1000 * each for each in seconds], BY_US)
-            for length, seconds in speed.block_s.items()
-        },
-        quantity(speed.long_decode_per_s, f"{BY_US}: after {speed.prompt} tokens"),
     )
 
 

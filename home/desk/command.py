@@ -16,6 +16,7 @@ from opensled.core.errors import NotFound, OpenSledError
 from opensled.core.printable import visible_line
 from opensled.net.address import host_port, join_host_port, listener
 from opensled.net.own_addresses import best_host
+from opensled.process.ending import interruptible
 
 if TYPE_CHECKING:  # else a missing library would be an error of this module, not of the command
     from home.desk.desk import Paired
@@ -26,7 +27,7 @@ NONE_PAIRED = "no device is paired; run: opensled pair"
 
 def pair(config: PairConfig) -> int:
     """Wait for one device, and pair it."""
-    return asyncio.run(_pair(config))
+    return asyncio.run(interruptible(_pair(config)))
 
 
 async def _pair(config: PairConfig) -> int:
