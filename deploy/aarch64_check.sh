@@ -139,8 +139,8 @@ check_old_runtime() {
     logged "onnxruntime $DEADLY, in a folder of its own" "${inside[@]}" /opt/opensled/bin/pip install --no-deps \
         --only-binary :all: --target /opt/deadly "onnxruntime==$DEADLY"
     show_doctor onnx env PYTHONPATH=/opt/deadly
-    grep --quiet "onnxruntime $DEADLY .*illegal instruction" "$WORK/doctor.log" || fail "doctor does not say so"
-    grep --quiet "which run here: .*\[.*onnx" "$WORK/doctor.log" || fail "doctor names no release that works"
+    grep --quiet "onnxruntime==$DEADLY: .*illegal instruction" "$WORK/doctor.log" || fail "doctor does not say so"
+    grep --quiet "take another onnxruntime .*\[.*onnx" "$WORK/doctor.log" || fail "doctor names no release that works"
 }
 
 show_doctor() { # DRAFTER WORD...: the words come before `opensled`

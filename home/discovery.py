@@ -10,7 +10,6 @@ import asyncio
 import socket
 import ssl
 from collections.abc import AsyncIterator, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
@@ -82,14 +81,13 @@ def _label(host: str) -> str:
 
 
 def find(kind: str, tls: ssl.SSLContext | None = None, name: str = "") -> str:
-    """HOST:PORT of the only announced listener of a kind; blocks for some seconds.
+    """HOST:PORT of the only announced listener of a kind; blocks for some seconds, outside of an event loop.
 
     With `tls` a listener counts only if it shows a certificate for `name` ("" = its address) that `tls` trusts, so
     that announcements of other machines do not stand in its way. Raises NotFound for none, and UsageError for several:
     which one is meant is for the user to say.
     """
-    with ThreadPoolExecutor(1) as thread:  # the caller's loop, if it has one, cannot wait here
-        found = thread.submit(asyncio.run, _find_all(kind, tls, name)).result()
+    found = asyncio.run(_find_all(kind, tls, name))
     reached = [(each.name, address) for each, address in found if address]
     if len(reached) == 1:
         return reached[0][1]

@@ -63,8 +63,6 @@ WORDS = {
     "at": ("measured at", ""),
     "threads": ("threads, fastest", ""),
     "load": ("load meanwhile", ""),
-    "block_ms": ("block of k tokens", "ms"),
-    "long_decode_per_s": ("after a long prompt", "tokens/s"),
     "rtt_ms": ("round trip", "ms"),
     "jitter_ms": ("jitter", "ms"),
 }

@@ -77,9 +77,6 @@ class MeasuredDraft:
     threads: int  # with which it drafts fastest
     load: float  # processes that wanted to run meanwhile, on the average of a minute
     decode_per_s: Mapping[str, Quantity]  # draft tokens/s by number of threads
-    # From a verdict to a block of so many draft tokens, with `threads` threads
-    block_ms: Mapping[str, Quantity]
-    long_decode_per_s: Quantity  # draft tokens/s after a prompt of some hundred tokens
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ EVERYTHING = (
     "relay",
     "home",
     "adapt",
+    "vllm_plugin",
     "lab",
 )
 # package -> the packages it may import, besides itself
@@ -23,9 +24,10 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "relay": ("opensled", "hw_profiles", "scheduler", "edge_client", "verify_server"),
     "home": ("opensled", "edge_client", "verify_server"),
     "adapt": ("opensled", "edge_client", "verify_server"),
+    "vllm_plugin": ("opensled", "hw_profiles", "scheduler", "verify_server"),
     "lab": EVERYTHING,  # it stays in the checkout
 }
-PLUG_INS = ("home", "adapt")
+PLUG_INS = ("home", "adapt", "vllm_plugin")
 # The files that put a program together may import plug-ins; no other file of the product knows one.
 COMPOSING = (
     "edge_client/device/command.py",
@@ -39,7 +41,7 @@ ROOMS = {
     "opensled": "core wire process net metrics drafting cli text models",
     "edge_client": "link lengths drafters draft_servers round offline device terminal doctor",
     "verify_server": "text access vision engine engine/torch engine/llamacpp rules kv options round riders "
-    "drafting drafting/heads drafting/exits engine/vllm gpu_check admission front start cluster",
+    "drafting drafting/heads drafting/exits gpu_check admission front start cluster",
 }
 UPWARD = {
     "verify_server/start -> verify_server/cluster",  # `opensled serve` becomes a gateway
@@ -73,6 +75,7 @@ ON_A_GPU = "lab/benchmarks/gpu/"
 BARE_SERVING = "lab/benchmarks/serving_plain.py"  # others' engines, as their users run them
 MODEL_HOMES = (
     "verify_server/engine/",
+    "vllm_plugin/",
     "lab/training/",
     "lab/testbed/reference.py",
     "lab/testbed/gguf_reference.py",
@@ -121,10 +124,10 @@ HOMES = {
         "verify_server/engine/torch/triton_kernels.py",
         "lab/benchmarks/gpu/interpreter_probe.py",
     ),
-    "vllm": ("verify_server/engine/vllm/",),
-    "huggingface_hub": ("verify_server/engine/torch/loading.py",),
+    "vllm": ("vllm_plugin/",),
+    "huggingface_hub": ("verify_server/engine/torch/loading.py", "vllm_plugin/text.py"),
     "starlette": ("http_api/", "verify_server/front/"),
-    "uvicorn": ("http_api/server.py", "http_api/http_connection.py"),
+    "uvicorn": ("http_api/server.py", "http_api/http_connection.py", "vllm_plugin/serve.py"),
     "httpx": ("lab/testbed/", "lab/benchmarks/"),
     "matplotlib": PLOT_HOMES,
     "rich": ("lab/testbed/demo_view.py", "lab/testbed/load/load_view.py"),

@@ -1,11 +1,10 @@
-"""The manifests of deploy/kubernetes, and their server as a real process."""
+"""The manifests of deploy/kubernetes, and the server of deploy/server as the process of a pod."""
 
 from __future__ import annotations
 
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,11 @@ from lab.testbed.credentials import Authority
 from lab.testbed.processes import Process, free_port
 
 FOLDER = Path(__file__).parents[1] / "deploy/kubernetes"
-ACCESS = "/etc/opensled"  # where the manifests mount the secret
-TOKEN, METRICS_KEY = "a-token-of-users", "the-key-of-prometheus"
-# A target for this machine instead of the manifests' one.
+COMMAND = yaml.safe_load((FOLDER.parent / "server/compose.yaml").read_text())["services"]["server"]["command"]
+PORTS = {"grpc": 7411, "http": 8411, "metrics": 9410}
+ACCESS = "/etc/opensled"  # where secrets are mounted
+TOKEN = "a-token-of-users"
+# A target for this machine.
 TINY = ("--engine=torch", "--model=tiny", "--dtype=float64", "--threads=1", "--log-level=warning")
 
 
@@ -48,41 +49,36 @@ def option(name: str) -> str:
 
 
 def write_access(folder: Path) -> None:
-    """What the secret holds, for servers on 127.0.0.1."""
+    """The files of the secret, for servers on 127.0.0.1."""
     authority = Authority("a cluster")
     cert, key = authority.server("127.0.0.1")
-    keys = METRICS_KEY.encode()
-    contents = {"ca.crt": authority.pem, "tls.crt": cert, "tls.key": key, "operator-keys": keys + b"\n"}
-    for name, content in {**contents, "tokens": f"{TOKEN} users\n".encode(), "metrics-key": keys}.items():
+    contents = {"ca.crt": authority.pem, "tls.crt": cert, "tls.key": key, "operator-keys": b"an-operator\n"}
+    for name, content in {**contents, "tokens": f"{TOKEN} users\n".encode()}.items():
         (folder / name).touch(mode=0o600)
         (folder / name).write_bytes(content)
 
 
 class Pod:
-    """The manifests' command as a real process on ports of this machine; use it in a `with`."""
+    """A server in production as a real process on ports of this machine; use it in a `with`."""
 
-    def __init__(self, access: Path, flags: Sequence[str] = TINY) -> None:
-        """`access`: see `write_access`; `flags`: behind those of the manifests."""
-        named = {each["name"]: each["containerPort"] for each in container()["ports"]}
-        self.ports = {name: free_port() for name in named}
-        words = [word.replace(ACCESS, str(access)) for word in container()["args"]]
-        for name, number in named.items():
+    def __init__(self, access: Path) -> None:
+        """`access`: see `write_access`."""
+        self.ports = {name: free_port() for name in PORTS}
+        words = [word.replace(ACCESS, str(access)) for word in COMMAND]
+        for name, number in PORTS.items():
             words = [word.replace(f"0.0.0.0:{number}", f"0.0.0.0:{self.ports[name]}") for word in words]
-        self.process = Process([*words, *flags], isolated=True)
+        self.process = Process([*words, *TINY], isolated=True)
 
     def address(self, port: str) -> str:
         return f"127.0.0.1:{self.ports[port]}"
 
-    def probe(self, name: str) -> tuple[int, str]:
-        """Status and body of what the probe of that name asks, as a kubelet asks it; 0 = no answer."""
-        asked, context = container()[name], ssl.create_default_context()
+    def probe(self) -> tuple[int, str]:
+        """Status and body of its readiness, asked as a kubelet asks; 0 = no answer."""
+        timeout, context = container()["readinessProbe"]["timeoutSeconds"], ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        get = asked["httpGet"]
-        url = f"{get['scheme'].lower()}://{self.address(get['port'])}{get['path']}"
         try:
-            with urllib.request.urlopen(
-                url, timeout=asked.get("timeoutSeconds", 1), context=context
-            ) as reply:
+            url = f"https://{self.address('metrics')}/readyz"
+            with urllib.request.urlopen(url, timeout=timeout, context=context) as reply:
                 return reply.status, reply.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()

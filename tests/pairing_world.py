@@ -22,12 +22,15 @@ HERE = "127.0.0.1"
 async def desk(folder, code=CODE):
     """A pairing port; yields (desk, port)."""
     found = PairingDesk(Home(folder), code, 7411)
-    server = await asyncio.start_server(found.take, HERE, 0)
+    server = await asyncio.start_server(found.serve, HERE, 0)
     try:
         yield found, server.sockets[0].getsockname()[1]
     finally:
         server.close()
-        await found.close()
+        serving = [task for task in asyncio.all_tasks() if "PairingDesk.serve" in repr(task.get_coro())]
+        for task in serving:
+            task.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
         if found.outcome.done() and not found.outcome.cancelled():
             found.outcome.exception()
 

@@ -1,9 +1,9 @@
-"""A rolling restart by the server's manifests, under load: real processes, probed, balanced and ended as by a cluster.
+"""A rolling restart of the production server under load: real processes, probed, balanced and ended as by a cluster.
 
     python -m tests.rolling_restart [--http N] [--devices N] [--max-tokens N] [--json]
 
-Each pod of deploy/kubernetes is a server with the tiny target. It gets connections while its readiness probe succeeds,
-asked as often as the manifests say. One after the other is replaced: a new one becomes ready, then the old one is
+Each pod is the server of deploy/server with the tiny target; times are those of deploy/kubernetes. It gets connections
+while its readiness probe succeeds. One after the other is replaced: a new one becomes ready, then the old one is
 deleted. Its preStop hook runs while the cluster's nodes learn that it ends; then come SIGTERM, and SIGKILL after the
 grace period. Users stream meanwhile, over HTTP and through devices, each on a connection that it keeps. Exit code 0
 only if every answer came whole and is what the target alone writes, and nothing was killed.
@@ -57,7 +57,7 @@ class Member:
         probe = container()["readinessProbe"]
         misses = 0
         while True:
-            status, body = await asyncio.to_thread(self.pod.probe, "readinessProbe")
+            status, body = await asyncio.to_thread(self.pod.probe)
             misses = 0 if status == 200 else misses + 1
             if self.ready:
                 self.said[f"{status} {body[:80]}".strip()] += 1

@@ -15,7 +15,7 @@ from tests.golden_boards import plant
 def a_profile(name="", **changes):
     board = detect()
     one = Quantity(12.5, 10.0, 15.25, 'it\'s said in "C:\\\\here", 50 °C')
-    draft = MeasuredDraft("2026-11-22T01:50:00Z", 1, 0.25, {"1": one}, {"4": one}, one)
+    draft = MeasuredDraft("2026-11-22T01:50:00Z", 1, 0.25, {"1": one})
     base = calibration.baseline(board)
     told = {
         "calibrated": {"llamacpp:tiny-draft": draft},

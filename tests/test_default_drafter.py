@@ -37,20 +37,18 @@ SAMPLINGS = ({"temperature": 0}, {"temperature": 0.8, "seed": 11})
         ({"engine": "torch"}, "lookup"),
         ({"engine": "llamacpp"}, "lookup"),
         ({"engine": "their.module:engine"}, "lookup"),
-        ({"engine": "vllm"}, "vllm:ngram"),
         ({"draft_wait": 30.0}, "lookup"),
         ({"draft_model": "tiny-draft"}, "model"),
         ({"policy": "fcfs", "draft_model": "tiny-draft"}, "model"),
         ({"server_drafter": "none"}, "none"),
         ({"server_drafter": "cacheback", "policy": "fcfs", "draft_wait": inf}, "cacheback"),
-        ({"server_drafter": "lookup", "engine": "vllm"}, "lookup"),
     ],
 )
 def test_it_suits_the_engine_and_what_is_named_stays(options, drafter) -> None:
     assert choose(ServeConfig(**options)) == Choice(drafter)
 
 
-@pytest.mark.parametrize("engine", ["auto", "torch", "llamacpp", "vllm"])
+@pytest.mark.parametrize("engine", ["auto", "torch", "llamacpp"])
 @pytest.mark.parametrize(
     ("options", "why"),
     [

@@ -60,6 +60,7 @@ SPELLED_IN = {
     "opensled/process/distribution.py",
     "docs/install.md",
     "docs/home.md",
+    "docs/vllm.md",
     "tests/home_check.py",
     "tests/test_home_page.py",
     "deploy/docker/edge.Dockerfile",

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from edge_client.device.config import DoctorConfig
-from edge_client.doctor import board, machine
+from edge_client.doctor import board
 from edge_client.doctor.board import check_board, check_state, describe_board
 from hw_profiles.detect import Board
 from hw_profiles.sysfs import BoardState
@@ -61,17 +61,6 @@ def test_power_that_only_the_firmware_knows(monkeypatch):
     assert board.power("/", BoardState(power_w=9.0)) == 9.0
     (finding,) = check_state(BoardState(temperature_c=50.0), 6.5)
     assert finding.detail == "50 °C, 6.5 W over the PMIC's rails"
-
-
-def test_where_the_number_of_threads_comes_from():
-    assert (
-        machine.check_threads(0, 4).detail
-        == "3 for drafting on 4 cores, a guess: opensled profile calibrate measures it"
-    )
-    assert (
-        machine.check_threads(0, 4, measured=2).detail == "2 for drafting on 4 cores, measured to be fastest"
-    )
-    assert machine.check_threads(1, 4, measured=2).detail == "1 for drafting on 4 cores"
 
 
 # -- the command -----------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 import asyncio
 import signal
-from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -10,73 +10,48 @@ from edge_client.device.config import DoctorConfig
 from edge_client.device.known_drafts import choose_drafter
 from edge_client.doctor import crash, draft
 from edge_client.doctor.crash import REBUILD
-from edge_client.doctor.server_checks import ServerReport
-from opensled.core.errors import NotFound, VocabularyMismatch
-from opensled.core.vocabulary import fingerprint
+from edge_client.doctor.own_process import run_module
+from opensled.core.errors import NotFound
 from opensled.models.llama_api import BUILT, PREBUILT
 from opensled.process import distribution
 from tests.absent import without
-from tests.five_tokenizers import family, tokenizer_json
-from tests.tiny_drafts import tiny_info
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
-def tried(config, report=None):
-    """What is known of the draft model in the end."""
-
-    async def scenario():
-        server = asyncio.get_running_loop().create_future()
-        server.set_result(report or ServerReport())
-        return await draft.check_draft(choose_drafter(config, "tiny"), server)
-
-    return asyncio.run(scenario())
-
-
-def drafted(config, report=None):
+def drafted(config, **options):
     """The findings, by check."""
-    return {finding.check: finding for finding in tried(config, report)}
+    found = asyncio.run(draft.check_draft(choose_drafter(config, "tiny"), **options))
+    return {finding.check: finding for finding in found}
 
 
-def test_a_draft_model_that_fits_its_server():
-    findings = drafted(DoctorConfig(threads=1), ServerReport(info=tiny_info()))
-    assert list(findings) == ["draft model", "llama.cpp", "vocabulary", "draft speed"]
+def test_a_draft_model_that_loads():
+    findings = drafted(DoctorConfig(threads=1))
+    assert list(findings) == ["draft model", "llama.cpp", "draft speed"]
     assert {item.status for name, item in findings.items() if name != "llama.cpp"} == {"ok"}
-
-
-def test_a_foreign_vocabulary():
-    report = ServerReport(info=tiny_info(fingerprint="0" * 64))
-    found = tried(DoctorConfig(drafter="onnx", threads=1), report)
-    finding = next(each for each in found if each.check == "vocabulary")
-    assert finding.status == "fail" and finding.exit_code == VocabularyMismatch.exit_code
-
-
-@pytest.mark.parametrize(
-    ("name", "status", "said"),
-    [("gpt2", "warn", "drafts go by text"), ("tiny", "ok", "draft and target share it")],
-)
-def test_a_vocabulary_beside_the_targets(name, status, said):
-    tokenizer = family(name)
-    info = tiny_info(fingerprint=fingerprint(tokenizer.pieces), vocab_size=len(tokenizer.pieces))
-    report = ServerReport(info=info, tokenizer_json=tokenizer_json(name).decode())
-    found = tried(DoctorConfig(drafter="llamacpp", draft_model="tiny-draft", threads=1), report)
-    finding = next(each for each in found if each.check == "vocabulary")
-    assert finding.status == status and said in finding.detail
-    assert not any(each.status == "fail" for each in found)
 
 
 def test_draft_models_that_are_none(tmp_path):
     finding = drafted(DoctorConfig(draft_model="none such"))["draft model"]
-    assert finding.exit_code == NotFound.exit_code and finding.fix == "opensled models list"
+    assert finding.exit_code == NotFound.exit_code and "opensled models list" in finding.fix
     (tmp_path / "bad.gguf").write_bytes(b"GGUF" + bytes(50))
     finding = drafted(DoctorConfig(draft_model=str(tmp_path / "bad.gguf")))["draft model"]
     assert finding.status == "fail" and "cannot load" in finding.detail
     assert drafted(DoctorConfig(drafter="lookup"))["draft model"].status == "ok"
 
 
-def test_a_target_without_a_draft_model():
-    config = choose_drafter(DoctorConfig(), "stranger")
-    problem = draft._missing(config)
-    assert problem and problem.status == "warn" and "lookup drafts" in problem.detail
-    assert draft._missing(replace(config, drafter="llamacpp")) == problem
+def test_a_target_without_a_draft_model_is_left_to_the_device():
+    config = choose_drafter(DoctorConfig(drafter="llamacpp"), "stranger")
+    assert asyncio.run(draft.check_draft(config)) == []
+
+
+@pytest.mark.parametrize(("stands_in", "status"), [(True, "warn"), (False, "fail")])
+def test_a_library_that_is_missing_fails_where_it_was_asked_for(tmp_path, monkeypatch, stands_in, status):
+    monkeypatch.setenv("PYTHONPATH", without(tmp_path, BUILT, PREBUILT)["PYTHONPATH"])
+    finding = drafted(DoctorConfig(threads=1), stands_in=stands_in)["draft model"]
+    assert finding.status == status and "cannot be loaded" in finding.detail
+    assert finding.fix.startswith(distribution.command("llamacpp"))
+    assert bool(finding.exit_code) == (status == "fail")
 
 
 @pytest.mark.parametrize(
@@ -97,8 +72,8 @@ def test_a_runtime_that_takes_its_process_along(name, said, monkeypatch):
 def test_openmp_that_is_missing_is_named_as_its_package():
     reason = "xllamacpp: libgomp.so.1: no such file; install libgomp1, OpenMP's library"
     steps = [{"step": "error", "code": "unsupported_model", "reason": reason}]
-    (finding,) = draft._findings(DoctorConfig(), steps, 0, "")
-    assert finding.fix == "sudo apt-get install libgomp1"
+    (finding,) = draft.report_steps(steps, 1, 0, "")
+    assert finding.fix == "install libgomp1, OpenMP's library"
 
 
 ENDS = "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
@@ -139,9 +114,9 @@ def fatal(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("library", "drafter", "said", "fix"),
     [
-        (BUILT, "llamacpp", "llama.cpp was built for another processor", REBUILD),
-        (PREBUILT, "llamacpp", "the llama.cpp in xllamacpp 7 was built for newer", "[llamacpp]"),
-        ("onnxruntime", "onnx", "onnxruntime 7 was built for newer processors", "--drafter llamacpp"),
+        (BUILT, "llamacpp", "llama_cpp==7: built for another processor", REBUILD),
+        (PREBUILT, "llamacpp", "xllamacpp==7: built for another processor", "[llamacpp]"),
+        ("onnxruntime", "onnx", "onnxruntime==7: built for another processor", "--drafter llamacpp"),
     ],
 )
 def test_a_library_that_was_built_for_another_processor(fatal, library, drafter, said, fix):
@@ -155,12 +130,6 @@ def test_a_library_that_was_built_for_another_processor(fatal, library, drafter,
     )
 
 
-def test_the_release_of_onnx_runtime_that_a_pi_4_cannot_run(monkeypatch):
-    monkeypatch.setattr(crash, "version_of", lambda name: crash.TOO_NEW_FOR_A_PI_4)
-    finding = crash.report_crash("onnxruntime", -signal.SIGILL, "")
-    assert "onnxruntime 1.21.0" in finding.detail and finding.fix.endswith(distribution.command("onnx"))
-
-
 @pytest.mark.parametrize(
     ("library", "again"),
     [
@@ -171,7 +140,7 @@ def test_the_release_of_onnx_runtime_that_a_pi_4_cannot_run(monkeypatch):
     ],
 )
 def test_another_end_of_the_process_asks_for_the_same_version_again(library, again, monkeypatch):
-    monkeypatch.setattr(crash, "version_of", lambda name: "7")
+    monkeypatch.setattr(crash.metadata, "version", lambda name: "7")
     finding = crash.report_crash(library, -signal.SIGSEGV, "")
     assert "SIGSEGV" in finding.detail and again in finding.fix
     assert finding.fix.endswith("==7") == (library in (PREBUILT, "onnxruntime"))
@@ -211,3 +180,15 @@ def test_draft_speed():
 )
 def test_of_a_chain_the_model_is_tried(drafter, said):
     assert said in drafted(DoctorConfig(drafter=drafter, threads=1))["draft model"].detail
+
+
+@pytest.mark.timed
+def test_a_process_that_is_late_has_told_what_it_told_so_far(tmp_path, monkeypatch):
+    (tmp_path / "late.py").write_text(
+        "import sys, threading; from edge_client.doctor.own_process import tell;"
+        "print('note: by text', file=sys.stderr, flush=True); tell('drafter', words='it'); threading.Event().wait()"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
+    steps, code, said = asyncio.run(run_module("late", seconds=8.0))
+    assert steps == [{"step": "drafter", "words": "it"}] and code == -signal.SIGKILL
+    assert said == ["note: by text", "no end within 8 s"]

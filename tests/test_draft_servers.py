@@ -15,8 +15,8 @@ import pytest
 from edge_client.device.config import DeviceConfig, DoctorConfig
 from edge_client.device.drafter_choice import FittingFactory
 from edge_client.device.known_drafts import choose_drafter
-from edge_client.doctor.draft import check_draft
-from edge_client.doctor.server_checks import ServerReport
+from edge_client.doctor.draft_server import check_draft_server
+from edge_client.doctor.short_answers import time_server
 from edge_client.draft_servers.address import draft_address
 from edge_client.draft_servers.detection import find_server
 from edge_client.draft_servers.server import ServerFactory
@@ -41,7 +41,7 @@ from tests.draft_stubs import (
     stub_of,
 )
 from tests.drafter_contract import ids, pull
-from tests.tiny_drafts import TOKENIZER_JSON, tiny_info, tiny_tokenizer
+from tests.tiny_drafts import tiny_info, tiny_tokenizer
 
 
 def factory(stub: Stub, model: str = "", **options: object) -> ServerFactory:
@@ -460,38 +460,26 @@ def test_drafts_by_text_stand(kind, exact64, monkeypatch):
 # -- the doctor -----------------------------------------------------------------------------------------------------
 
 
-def examined(url: str, model: str = "", own_s: float = 0.02, **facts: object) -> dict:
-    """Findings by check, of a device whose target decodes a token in `own_s` seconds."""
-    report = ServerReport(info=tiny_info(), tokenizer_json=TOKENIZER_JSON.decode(), decode_s=own_s, **facts)
-
-    async def scenario():
-        server = asyncio.get_running_loop().create_future()
-        server.set_result(report)
-        config = DoctorConfig(draft_url=url, draft_model=model)
-        return {each.check: each for each in await check_draft(choose_drafter(config, "tiny"), server)}
-
-    return asyncio.run(scenario())
+def examined(url: str, model: str = "") -> dict:
+    """Findings by check."""
+    config = choose_drafter(DoctorConfig(draft_url=url, draft_model=model), "tiny")
+    return {each.check: each for each in asyncio.run(check_draft_server(config))}
 
 
-def test_the_doctor_tells_what_drafts_and_how_fast(kind, stub):
-    stub.writer = lambda text: iter(["a ", "b "] * 99)
+def test_the_doctor_tells_what_drafts_and_how_far_away(kind, stub):
     found = examined(stub.url)
-    assert list(found) == ["draft server", "vocabulary", "draft speed"]
-    assert all(each.status == "ok" for each in found.values())
+    assert [(each.check, each.status) for each in found.values()] == [("draft server", "ok")]
     assert re.search(r"draft at 127\.0\.0\.1:\d+, \d+\.\d ms away", found["draft server"].detail)
-    assert "by text" in found["vocabulary"].detail
 
 
-def test_the_doctor_tells_why_a_slow_one_rests(kind):
-    with stub_of(HANDLERS[kind], writer=lambda text: iter(["a ", "b "] * 99), pause=0.125) as slow:
-        found = examined(slow.url)
-    speed = found["draft speed"]
-    assert speed.status == "warn" and "slower than the target itself (50 tokens/s)" in speed.detail
+@pytest.mark.parametrize("words", ["a b ", ""])
+def test_the_doctor_times_a_draft_server_alone(kind, stub, words):
+    stub.writer = lambda text: iter([words] * 99 if words else ())
+    rate, _ = time_server(DeviceConfig(draft_url=stub.url), tiny_info(), tiny_tokenizer())
+    assert bool(rate) == bool(words)
 
 
-def test_the_doctor_and_a_server_that_cannot_draft(kind, stub):
-    stub.writer = lambda text: iter(())
-    assert examined(stub.url)["draft speed"].status == "fail"
+def test_the_doctor_and_what_is_no_draft_server(kind, stub):
     assert examined(stub.url, "other")["draft server"].exit_code == NotFound.exit_code
     with stub_of(HANDLERS[kind]) as gone:
         pass

@@ -1,41 +1,58 @@
-"""What drafting brings by the doctor's short answers, in words, and the server's own speed."""
+"""What drafting brings by the doctor's short answers, in words."""
 
 import asyncio
 import re
-import time
 
 import pytest
 
 from edge_client.device.config import DoctorConfig
 from edge_client.doctor import drafting_gain
-from edge_client.doctor.drafting_gain import check_gain, report_gain
-from edge_client.doctor.server_checks import ServerReport
-from edge_client.doctor.server_speed import check_server_speed, own_decoding
-from edge_client.doctor.trial import ENOUGH, GainReport, predict
-from opensled.core.errors import Overloaded
-from tests.fakes import FakeEngine
-from tests.serving import linked, serving
-from tests.tiny_drafts import tiny_info
+from edge_client.doctor.drafting_gain import ENOUGH, check_gain, predict, report_gain
 
 
-@pytest.mark.parametrize("measures", [True, False])
-def test_one_figure_without_drafts(monkeypatch, measures):
-    """Of whole answers where these were measured, else the server's own; never both."""
-    server = ServerReport([], tiny_info(), decode_s=0.05)
+@pytest.mark.parametrize(
+    ("said", "detail", "fix"),
+    [
+        (
+            "note: no draft model is here; drafting with lookup",
+            "no draft model is here",
+            "drafting with lookup",
+        ),
+        (
+            "note: another vocabulary: it drafts by text",
+            "another vocabulary: it drafts by text",
+            "--draft-model",
+        ),
+    ],
+)
+def test_what_a_device_notes_is_a_warning(monkeypatch, said, detail, fix):
+    findings, prediction = told(monkeypatch, STEPS, [said, "a line of llama.cpp"])
+    assert (findings[0].status, findings[0].detail) == ("warn", detail) and findings[0].fix.startswith(fix)
+    assert prediction.times == pytest.approx(2) and findings[-1].check == "drafting"
 
-    async def measure(config):
-        return predict(STEPS) if measures else "no answers"
 
-    monkeypatch.setattr(drafting_gain, "measure", measure)
-    report, config = GainReport(), DoctorConfig(server="hub:7411", draft_model="tiny-draft")
-    asyncio.run(check_gain(config, config, server, report))
-    said = " ".join(finding.detail for finding in report.findings)
-    assert ("without drafts 20 (2.0x)" in said) == measures
-    assert ("20 tokens/s for this device without drafts" in said) == (not measures)
-    rates = re.findall(
-        r"without drafts ([\d.]+)|([\d.]+) tokens/s for this device without|user ([\d.]+) tokens", said
-    )
-    assert {"".join(found) for found in rates} == {"20"}
+@pytest.mark.parametrize(
+    ("steps", "said", "why"),
+    [
+        ([{"step": "error", "code": "overloaded", "reason": "no room"}], ["noise"], "no room"),
+        ([], ["Segmentation fault"], "Segmentation fault"),
+        ([], [], "ended after a few tokens"),
+    ],
+)
+def test_answers_that_do_not_come_tell_why(monkeypatch, steps, said, why):
+    (finding,), prediction = told(monkeypatch, steps, said)
+    assert finding.status == "warn" and why in finding.detail and prediction is None
+
+
+def told(monkeypatch, steps, said):
+    """The findings and the prediction, where the process of the short answers tells `steps` and `said`."""
+
+    async def run_module(module, options, seconds):
+        return steps, 0, said
+
+    monkeypatch.setattr(drafting_gain, "run_module", run_module)
+    findings = []
+    return findings, asyncio.run(check_gain(DoctorConfig(), findings))
 
 
 # -- measured --------------------------------------------------------------------------------------------
@@ -48,6 +65,7 @@ def answer(kind, drafts, tokens, seconds, rounds=0, drafted=0, accepted=0):
 
 STEPS = [
     {"step": "drafter", "words": "a pencil"},
+    {"step": "vocabulary", "words": "the same"},
     answer("stories", True, 30, 1.0, rounds=10, drafted=40, accepted=20),
     answer("stories", False, 40, 2.0),
     answer("code", True, 60, 1.0, rounds=10, drafted=50, accepted=40),
@@ -67,7 +85,7 @@ def test_a_prediction_has_as_many_tokens_of_each_kind():
 
 def test_a_few_tokens_are_no_prediction():
     assert predict([]) is None
-    assert predict([*STEPS[:4], answer("stories", False, ENOUGH - 41, 1.0)]) is None
+    assert predict([*STEPS[:5], answer("stories", False, ENOUGH - 41, 1.0)]) is None
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 12])
@@ -81,7 +99,8 @@ def test_a_few_drafts_are_no_gain(rounds):
 
 
 def test_what_was_measured_in_words():
-    accepted, drafting = report_gain(DoctorConfig(), predict(STEPS))
+    vocabulary, accepted, drafting = report_gain(DoctorConfig(), predict(STEPS))
+    assert (vocabulary.check, vocabulary.detail) == ("vocabulary", "the same")
     assert "accepts 60 of 90 draft tokens, 4.0 tokens a round" in accepted.detail
     assert "2 short answers; a pencil" in accepted.detail
     assert "about 40 tokens/s, without drafts 20 (2.0x); stories 30, code 60" in drafting.detail
@@ -94,47 +113,15 @@ def test_drafts_that_were_measured_to_be_slow(stop, status):
     assert drafting.status == status and "drafts slow this device down here" in drafting.detail
 
 
-# -- the server's own speed ------------------------------------------------------------------------------
-
-
-class Steady(FakeEngine):
-    """Takes its time, so that the text is not at its end before the first draft arrives."""
-
-    def forward(self, segments):
-        time.sleep(0.002)
-        return super().forward(segments)
-
-
-def asked(**serving_options):
-    async def scenario():
-        engine = Steady(num_blocks=800, context_length=3000)
-        async with serving(engine=engine, **serving_options) as (_, address), linked(address) as link:
-            return await check_server_speed(link, await link.describe(), "match")
-
-    return asyncio.run(scenario())
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch):
-    """Other tests may keep this machine busy."""
-    monkeypatch.setattr("edge_client.doctor.server_speed.SECONDS", 30.0)
-
-
-def test_a_real_link_to_a_fake_target():
-    decode_s = asked()
-    assert decode_s > 0.002 and "tokens/s for this device without drafts" in own_decoding(decode_s).detail
-
-
-def test_a_server_without_room(monkeypatch):
-    async def refuse(self):
-        raise Overloaded("no room", retry_after=9)
-
-    monkeypatch.setattr("edge_client.link.remote.RemoteSession.open", refuse)
-    finding = asked()
-    assert finding.status == "warn" and "no room" in finding.detail
-
-
-def test_answers_that_end_at_once(monkeypatch):
-    monkeypatch.setattr("edge_client.doctor.server_speed.TOKENS", 3)
-    finding = asked()
-    assert "every answer ended" in finding.detail
+@pytest.mark.parametrize(
+    ("rate", "note", "status", "said"),
+    [
+        (20.0, "", "ok", "20 tokens/s"),
+        (0.0, "it is away", "fail", "it is away"),
+        (0.0, "", "fail", "nothing to say"),
+    ],
+)
+def test_a_draft_server_alone(monkeypatch, rate, note, status, said):
+    step = {"step": "draft server", "rate": rate, "note": note}
+    finding = told(monkeypatch, [*STEPS, step], [])[0][0]
+    assert (finding.check, finding.status) == ("draft speed", status) and said in finding.detail

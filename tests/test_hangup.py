@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 
+from edge_client.terminal.chat import Runner
 from lab.testbed.processes import Process
 from opensled.process import ending
 from tests.fake_target import cycle
@@ -143,3 +145,18 @@ async def test_once_a_terminal_has_gone_every_further_sighup_says_the_same(goes,
     signal.raise_signal(signal.SIGTERM)
     await until(lambda: heard[-1] == signal.SIGTERM)
     assert heard[:-1] == ([signal.SIGHUP] if goes else ["renew", "renew"])
+
+
+@pytest.mark.parametrize(
+    "run", [lambda wait: asyncio.run(ending.interruptible(wait)), Runner().__enter__().run]
+)
+def test_ctrl_c_ends_a_wait_that_it_does_not_interrupt(run):
+    """It arrives in another thread, as one does that comes between Python's last look and the system's wait."""
+
+    async def wait():
+        interrupt = threading.Timer(0.1, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGINT))
+        interrupt.start()
+        await asyncio.wait_for(asyncio.Event().wait(), 60)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(wait())

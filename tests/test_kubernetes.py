@@ -1,37 +1,21 @@
-"""The manifests of deploy/kubernetes: Kubernetes takes them, `opensled serve` takes the command, the times fit."""
+"""The manifests of deploy/kubernetes: Kubernetes takes them, their names and times fit."""
 
-import asyncio
 import json
 import re
 import shutil
-import ssl
 import subprocess
-import urllib.request
 
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
 from opensled.cli.config import options
-from opensled.cli.main import CONFIGS, _parser
-from tests.manifests import (
-    ACCESS,
-    FOLDER,
-    METRICS_KEY,
-    Pod,
-    container,
-    documents,
-    manifest,
-    option,
-    pod_spec,
-    write_access,
-)
-from tests.system import until
-from verify_server.front.draining import longest_end
+from tests.manifests import ACCESS, FOLDER, container, documents, manifest, option, pod_spec
 from verify_server.options.serve_config import ServeConfig
 
 SCHEMA = json.loads((FOLDER / "schema.json").read_text())
 LABELS = {"app.kubernetes.io/name": "opensled"}
+SERVICES = [each for each in documents() if each["kind"] == "Service"]
 PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
 
 
@@ -63,33 +47,35 @@ def test_the_schema_finds_what_is_wrong(before, after):
     assert len(faults(wrong)) == 1
 
 
-def test_opensled_takes_the_command():
-    verb, *arguments = container()["args"]
-    assert verb == "serve"
-    given = _parser(verb, options(CONFIGS.get(verb))).parse_args(arguments)
-    assert float(given.drain) == float(option("drain")) > ServeConfig.drain
+def test_vllm_listens_for_devices_where_they_connect():
+    """tests/vllm/test_deployment.py has vLLM read the command."""
+    assert "--opensled" in container()["args"]
     ports = {each["name"]: str(each["containerPort"]) for each in container()["ports"]}
-    flags = {"grpc": "listen", "http": "http", "metrics": "metrics"}
-    assert {name: option(flag).rpartition(":")[2] for name, flag in flags.items()} == ports
+    assert ports == {"grpc": option("opensled-listen").rpartition(":")[2], "http": option("port")}
+    set_there = {each["name"]: each.get("value") for each in container()["env"]}
+    known = {item.variable for item in options(ServeConfig)}
+    assert {name for name in set_there if name.startswith("OPENSLED_")} <= known
+    assert set_there["VLLM_PLUGINS"] == "opensled"
 
 
 def test_there_is_time_to_drain():
     wait = container()["lifecycle"]["preStop"]["sleep"]["seconds"]
-    assert pod_spec()["terminationGracePeriodSeconds"] > wait + longest_end(float(option("drain")))
+    assert pod_spec()["terminationGracePeriodSeconds"] > wait + float(option("shutdown-timeout"))
 
 
 def test_a_rollout_and_a_node_that_is_emptied_leave_a_server():
     spec = manifest("Deployment")["spec"]
     assert spec["replicas"] >= 2 and spec["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
     assert manifest("PodDisruptionBudget")["spec"]["minAvailable"] == spec["replicas"] - 1
-    # A target that loads is not ready, and is not restarted: only /livez counts for that.
-    assert all("livez" in container()[name]["httpGet"]["path"] for name in PROBES[:2])
+    # A target that loads is not restarted.
+    start = container()["startupProbe"]
+    assert start["periodSeconds"] * start["failureThreshold"] >= spec["progressDeadlineSeconds"]
 
 
 def test_everything_selects_the_servers():
     spec = manifest("Deployment")["spec"]
     assert spec["template"]["metadata"]["labels"] == spec["selector"]["matchLabels"] == LABELS
-    assert manifest("Service")["spec"]["selector"] == LABELS
+    assert all(each["spec"]["selector"] == LABELS for each in SERVICES)
     assert all(
         manifest(kind)["spec"]["selector"] == {"matchLabels": LABELS}
         for kind in ("PodDisruptionBudget", "PodMonitor")
@@ -99,16 +85,24 @@ def test_everything_selects_the_servers():
 def test_ports_are_asked_by_names_that_exist():
     names = {each["name"] for each in container()["ports"]}
     asked = {container()[name]["httpGet"]["port"] for name in PROBES}
-    asked |= {each["targetPort"] for each in manifest("Service")["spec"]["ports"]}
+    asked |= {port["targetPort"] for each in SERVICES for port in each["spec"]["ports"]}
     asked |= {each["port"] for each in manifest("PodMonitor")["spec"]["podMetricsEndpoints"]}
     assert asked == names
 
 
+def test_the_api_is_open_to_the_cluster_alone():
+    """Its key guards not all paths."""
+    outside = [each for each in SERVICES if each["spec"].get("type") == "LoadBalancer"]
+    assert [port["targetPort"] for each in outside for port in each["spec"]["ports"]] == ["grpc"]
+
+
 def test_the_secret_has_what_is_read_of_it():
     there = set(manifest("Secret")["stringData"])
-    files = {word.rpartition("/")[2] for word in container()["args"] if ACCESS in word}
+    read = [*container()["args"], *(each.get("value", "") for each in container()["env"])]
+    files = {word.rpartition("/")[2] for word in read if ACCESS in word}
+    (key,) = [each["valueFrom"]["secretKeyRef"] for each in container()["env"] if "valueFrom" in each]
     (scrape,) = manifest("PodMonitor")["spec"]["podMetricsEndpoints"]
-    wanted = [scrape["authorization"]["credentials"], scrape["tlsConfig"]["ca"]["secret"]]
+    wanted = [key, scrape["tlsConfig"]["ca"]["secret"]]
     assert files | {each["key"] for each in wanted} == there
     assert {each["name"] for each in wanted} == {manifest("Secret")["metadata"]["name"]}
     told = set(re.findall(r"--from-file=(\S+)", (FOLDER / "secret.yaml").read_text()))
@@ -160,17 +154,3 @@ def test_each_file_says_that_it_is_for_production():
     for path in (*FOLDER.glob("*.yaml"), FOLDER.parent / "server/compose.yaml"):
         assert path.read_text().startswith("# Production: "), path
     assert (FOLDER.parents[1] / "docker-compose.yml").read_text().startswith("# Testbed, ")
-
-
-def test_a_server_answers_the_probes_and_prometheus_as_the_manifests_ask(tmp_path):
-    write_access(tmp_path)
-    with Pod(tmp_path, ("--engine=tests.fake_target:load", "--model=tiny")) as pod:
-        pod.process.wait_ready()
-        asyncio.run(until(lambda: pod.probe("readinessProbe")[0] == 200))
-        assert [pod.probe(name)[0] for name in PROBES] == [200] * 3
-        (scrape,) = manifest("PodMonitor")["spec"]["podMetricsEndpoints"]
-        url = f"{scrape['scheme']}://{pod.address('metrics')}{scrape['path']}"
-        trusted = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
-        request = urllib.request.Request(url, headers={"Authorization": f"Bearer {METRICS_KEY}"})
-        with urllib.request.urlopen(request, timeout=20, context=trusted) as reply:
-            assert "opensled:draining 0.0" in reply.read().decode()

@@ -94,7 +94,7 @@ def test_until_it_has_loaded_a_server_says_so_on_every_port(pipe, port):
         listens(port)
         with pytest.raises(Loading, match="is loading its model; try again"):
             described(port)
-        assert "wait until it prints its ready line" in doctor(port)
+        assert "is loading its model" in doctor(port)
         assert health(port) == health_pb2.HealthCheckResponse.NOT_SERVING
         metrics = f"http://{server.lines[0].removeprefix('metrics on http://')}"
         assert "process_open_fds" in httpx.get(metrics).text and "opensled:" not in httpx.get(metrics).text

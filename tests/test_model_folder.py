@@ -14,10 +14,10 @@ from opensled.models.store import model_path
 from tests.test_widened import source as source
 from tests.test_widened import stored as stored
 from verify_server.engine.torch import loading
-from verify_server.engine.vllm import model_folder
-from verify_server.engine.vllm.model_folder import folder_of
 from verify_server.text.gguf_text import GgufText
 from verify_server.text.hf_text import HFText
+from vllm_plugin import model_folder
+from vllm_plugin.model_folder import folder_of
 
 TEXTS = ("Über façade, 2,048 of them <|end|>", "  two blanks\n\n\tand a tab ", "你好 😀")
 IDS = torch.arange(5, 69)[None]

@@ -8,7 +8,7 @@ from pathlib import Path
 import grpc
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -16,7 +16,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from edge_client.device.device import connect
 from edge_client.device.prompt_config import GenerateConfig
-from home.desk.authority import _builder
+from home.desk.authority import issue
 from lab.testbed.credentials import LIFETIME, Authority, fleet_flags
 from opensled.core.errors import Unauthorized, Unreachable, UsageError
 from opensled.core.files import Identity, read_identity
@@ -126,8 +126,7 @@ def named(authority, *names):
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name) for name in names])
     own = authority._signing
-    builder = _builder(subject, own._certificate.subject, key.public_key(), LIFETIME)
-    cert = builder.sign(own._key, hashes.SHA256())
+    cert = issue(subject, key, own.certificate.subject, own.key, LIFETIME)
     encoded = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )

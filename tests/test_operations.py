@@ -60,10 +60,11 @@ def test_every_command_parses(words):
 
 def test_every_flag_named_exists():
     known = {flag for verb in VERBS for item in config.options(CONFIGS.get(verb)) for flag in item.flags}
-    # Of pip, systemd and others; of Docker and kubectl; of Ray
+    # Of pip, systemd and others; of Docker and kubectl; of Ray; of vLLM
     foreign = """--no-index --find-links --platform --only-binary --no-deps --batch --offline --now --version
     --kill-whom --user --build-arg --cap-drop --detach --env --file --from-file --gpus --publish
     --read-only --restart --security-opt --shm-size --stop-timeout --tag --tmpfs --mount --name
-    --time --volume --head --address --port --node-ip-address --include-dashboard --generate"""
+    --time --volume --head --address --port --node-ip-address --include-dashboard --generate
+    --opensled --shutdown-timeout"""
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", PAGE))
     assert named - set(foreign.split()) <= known

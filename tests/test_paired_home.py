@@ -17,9 +17,9 @@ import pytest
 from edge_client.link.link import Endpoint, Link
 from home.desk import home as home_module
 from home.desk.authority import names_in, read_certificate
-from home.desk.command import with_home
 from home.desk.devices import add_device, paired_devices, rename_device, revoke_device
 from home.desk.home import Home
+from home.desk.upkeep import with_home
 from opensled.core.errors import NotFound, Unauthorized, Unreachable, UsageError
 from opensled.core.files import write_whole
 from opensled.core.messages import Open

@@ -11,11 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from home.desk.desk import (
-    MAX_GUESSES,
-    MAX_OF_ADDRESS,
-    PairingFailed,
-)
+from home.desk.desk import MAX_GUESSES, MAX_OF_ADDRESS, PairingFailed
 from home.desk.home import Home
 from home.pairing import frames
 from home.pairing.channel import ANSWER_BYTES, VERSION, DeviceEnd, ServerEnd
@@ -145,10 +141,7 @@ async def test_a_recorded_pairing_is_worth_a_wrong_guess(folder):
     async with desk(folder) as (_, port), middle.before(port) as between:
         await device(between)
     said = dict(middle.seen)
-    async with (
-        desk(folder) as (found, port),
-        line(port) as replay,
-    ):  # the same code, were it ever drawn again
+    async with desk(folder) as (found, port), line(port) as replay:  # the same code, were it ever drawn again
         replay.say(encode_frame(PairFrame.HELLO, said[PairFrame.HELLO]))
         await replay.hear(PairFrame.ANSWER)
         replay.say(encode_frame(PairFrame.REQUEST, said[PairFrame.REQUEST]))

@@ -11,13 +11,7 @@ from collections import Counter
 
 import pytest
 
-from home.desk.desk import (
-    MAX_CONNECTIONS,
-    MAX_GUESSES,
-    MAX_OF_ADDRESS,
-    MAX_RUNS,
-    PairingFailed,
-)
+from home.desk.desk import MAX_CONNECTIONS, MAX_GUESSES, MAX_OF_ADDRESS, MAX_RUNS, PairingFailed
 from home.pairing.channel import HELLO_BYTES, DeviceEnd
 from home.pairing.frames import PairFrame, encode_frame
 from opensled.cli import paired

@@ -10,12 +10,7 @@ import time
 
 import pytest
 
-from home.desk.desk import (
-    MAX_CONNECTIONS,
-    MAX_OF_ADDRESS,
-    MAX_RUNS,
-    PairingFailed,
-)
+from home.desk.desk import MAX_CONNECTIONS, MAX_OF_ADDRESS, MAX_RUNS, PairingFailed
 from home.pairing import frames
 from home.pairing.channel import ANSWER_BYTES, VERSION, DeviceEnd
 from home.pairing.frames import PairFrame, encode_frame

@@ -1,6 +1,5 @@
 """Real processes over real gRPC, driven as users drive them: the CLI and the official OpenAI client."""
 
-import io
 import json
 import subprocess
 import sys
@@ -13,7 +12,7 @@ import pytest
 from openai import BadRequestError, OpenAI
 
 from edge_client.doctor import short_answers
-from edge_client.doctor.trial import predict
+from edge_client.doctor.drafting_gain import predict
 from lab.testbed.processes import Process, free_port
 from lab.testbed.reference import Reference
 from opensled.models.store import heldout_path, model_path
@@ -330,11 +329,10 @@ def test_the_doctors_short_answers_count_what_drafts_bring(advice_free_server, m
         "threads": 1,
         "stop": "fixed",
     }
-    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(config) + "\n"))
-    assert short_answers.main() == 0
+    assert short_answers.main(json.dumps(config)) == 0
     steps = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     words = {step["step"]: step["words"] for step in steps if "words" in step}
-    assert words["drafter"].startswith("onnx") and words["why"]
+    assert words["drafter"].startswith("onnx") and words["why"] and "share it" in words["vocabulary"]
     answers = [step for step in steps if step["step"] == "answer"]
     kinds = [each["kind"] for each in answers if each["drafts"]]
     assert kinds[: len(short_answers.PROMPTS)] == list(short_answers.PROMPTS)

@@ -194,7 +194,7 @@ def test_what_a_step_asks_is_complete_before_it_and_decided_in_another_process()
     item = one.plan(Slice(1, 2, True), 0.0)
     assert (chunk.segment.rows, item.segment.rows) == (3, 2 + 2)
     before = chunk.segment.rows
-    questions["decision"] = question_of(item)._replace(row=before + item.segment.rows - 1 - 2)
+    questions["decision"] = question_of(item, before + item.segment.rows - 1 - 2)
     check = questions["decision"].check
     assert len(check.masks) == 3 and [each.path for each in check.emitted] == [(), (7,), (7, 9)]
     logits = np.random.default_rng(5).normal(size=(before + 4, WIDE)).astype(np.float32)

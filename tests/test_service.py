@@ -66,6 +66,7 @@ def test_a_dry_run_changes_nothing_and_tells_all(systemd, capsys):
     assert run("install", "serve", "--dry-run", "--json", "--", "--model", "tiny") == 0
     told = json.loads(capsys.readouterr().out)
     assert list(told["files"]) == [str(systemd.unit("serve"))] and len(told["commands"]) == 4
+    assert run("install", "relay", "--dry-run", "--", "--upstream", "192.0.2.1:7411") == 0
 
 
 def test_a_removal_leaves_no_trace_but_credentials(systemd, tmp_path, capsys):

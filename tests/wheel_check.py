@@ -32,6 +32,7 @@ PACKAGES = {
     "hw_profiles",
     "home",
     "adapt",
+    "vllm_plugin",
 }
 SERVERS = ("verify_server/", "relay/", "scheduler/", "home/desk/", "adapt/kept/", "adapt/handout/")
 MODELS = {

@@ -33,7 +33,7 @@ from opensled.metrics.scrape_guard import ScrapeGuard, scrape_guard
 from opensled.net.address import is_local, join_host_port, web_origins
 from opensled.net.probes import Probes
 from opensled.process import notify
-from opensled.process.ending import heed
+from opensled.process.ending import heed, interruptible
 from opensled.process.logs import announce, show, show_ready, tell
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def generate(config: GenerateConfig) -> int:
     """One answer on standard output, as it comes; with --json the answer and its statistics."""
     if sys.stderr.isatty():  # a status line says there for how long the server is away
         logging.getLogger(remote.__name__).addFilter(lambda record: record.levelno != logging.WARNING)
-    return asyncio.run(_generate(locate_server(config)))
+    return asyncio.run(interruptible(_generate(locate_server(config))))
 
 
 async def _generate(config: GenerateConfig) -> int:
@@ -140,7 +140,7 @@ def _report(chunks: list[Chunk], rule: str) -> dict[str, object]:
 
 def edge(config: EdgeConfig) -> int:
     """The daemon: an OpenAI-compatible API on this device, until SIGTERM or Ctrl-C."""
-    return asyncio.run(_edge(locate_server(pair_first(config))))
+    return asyncio.run(interruptible(_edge(locate_server(pair_first(config)))))
 
 
 async def _edge(config: EdgeConfig) -> int:

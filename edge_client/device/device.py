@@ -19,6 +19,7 @@ from edge_client.device.served_target import ServedTarget, TargetMemory, fetch_t
 from edge_client.device.telemetry import Telemetry
 from edge_client.drafters.base import DrafterFactory
 from edge_client.drafters.none import NoneDrafter, NoneFactory
+from edge_client.drafters.vocabulary import Vocabulary
 from edge_client.lengths import length_policy
 from edge_client.lengths.base import DraftLengthPolicy, LengthOptions
 from edge_client.lengths.battery import BatterySaver
@@ -219,6 +220,11 @@ class Device:
             template_variables=task.template_variables,
             **self._defaults.opening(task, drafts),
         )
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """How the drafter's vocabulary relates to the target's."""
+        return self._factory.vocabulary
 
     @property
     def status(self) -> DraftStatus:

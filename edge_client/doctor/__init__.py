@@ -1,1 +1,1 @@
-"""What `opensled doctor` looks at, one file per matter. A check finds; it never raises and never hangs."""
+"""What `opensled doctor` looks at, one file per matter."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from edge_client.device.device import endpoint_of
 from edge_client.device.known_drafts import choose_drafter
 from edge_client.doctor.draft_speed import SpeedReading, Tell, measure, quantity
 from edge_client.doctor.edge_section import with_edge_section
+from edge_client.doctor.machine import current_load, is_busy
 from edge_client.doctor.round_trips import jitter, round_trips
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import DrafterFactory
@@ -24,6 +26,8 @@ from edge_client.link.link import Link
 from edge_client.link.located import locate_server
 from hw_profiles import catalog
 from hw_profiles.calibration import THIS_MACHINE, baseline, key_of, size_of, write
+from hw_profiles.command import WIDEST
+from hw_profiles.describe import facts
 from hw_profiles.detect import detect, usable_cores
 from hw_profiles.profiles import DeviceProfile, DraftSpeed, MeasuredDraft, MeasuredLink
 from opensled.core.errors import OpenSledError, UsageError
@@ -35,7 +39,7 @@ BY_US = "measured by opensled profile calibrate"
 
 
 def calibrate(config: CalibrateConfig) -> int:
-    """Measure, write and print the profile; about 20 s besides loading the draft model."""
+    """Measure, write and print the profile; about 15 s besides loading the draft model."""
     config = locate_server(choose_drafter(with_edge_section(config, "profile.calibrate"), "tiny"))
     drafter = model_drafter(config.drafter)
     if not drafter:
@@ -48,7 +52,7 @@ def calibrate(config: CalibrateConfig) -> int:
     tell = _progress(config.json)
     speed = measure(_factories(drafter, config.draft_model), usable_cores(), tell)
     tell("")
-    measured = _build_measurement(speed, at, os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0)
+    measured = _build_measurement(speed, at, current_load())
     profile = merge(baseline(detect()), drafter, config.draft_model, speed, measured)
     if link:
         profile = replace(profile, servers={**profile.servers, config.server: link})
@@ -56,9 +60,10 @@ def calibrate(config: CalibrateConfig) -> int:
     if config.json:
         print(json.dumps({"path": str(path), **asdict(profile)}, indent=2))
         return 0
-    print(f"{profile.name}, {drafter} {config.draft_model}")
-    lines = [*speed_lines(speed, measured.load), *link_lines(config.server, link, complaint)]
-    print("\n".join(map(visible_line, lines)))
+    width = min(shutil.get_terminal_size().columns, WIDEST)
+    lines = [f"{profile.name}, {drafter} {config.draft_model}", *facts(catalog.device(str(path)), width), ""]
+    unmeasured = [f"the link is not measured: {complaint}"] if complaint else []
+    print("\n".join(map(visible_line, [*lines, *warnings(speed, measured.load), *unmeasured])))
     plan = f"opensled plan --devices {THIS_MACHINE} --draft {size_of(config.draft_model)}"
     print(f"written to {path}" + ("" if config.out else f"; --threads 0, opensled doctor and {plan} use it"))
     return 0
@@ -126,60 +131,15 @@ def _build_measurement(speed: SpeedReading, at: str, load: float) -> MeasuredDra
         speed.threads,
         round(load, 2),
         {str(count): quantity(rates, BY_US) for count, rates in speed.decode_per_s.items()},
-        {
-            str(length): quantity([1000 * each for each in seconds], BY_US)
-            for length, seconds in speed.block_s.items()
-        },
-        quantity(speed.long_decode_per_s, f"{BY_US}: after {speed.prompt} tokens"),
     )
 
 
-LABEL = 22  # columns
-AGAIN = "calibrate again when nothing else runs"
-
-
-def speed_lines(speed: SpeedReading, load: float) -> Iterator[str]:
-    """Every number with the range of its repetitions; a last line if they are not reliable."""
-    for count, rates in speed.decode_per_s.items():
-        label = "draft speed" if count == min(speed.decode_per_s) else ""
-        chosen = ", the fastest: used" if count == speed.threads and len(speed.decode_per_s) > 1 else ""
-        yield _line(label, f"{count} thread{'s' * (count > 1)}: {_rate(rates)}{chosen}")
-    yield _line(f"after {speed.prompt} tokens", _rate(speed.long_decode_per_s))
-    blocks = (f"{length}: {_milliseconds(seconds)}" for length, seconds in speed.block_s.items())
-    yield _line("a block of k tokens", f"{', '.join(blocks)} ms")
-    yield _line("reading a prompt", _rate(speed.prefill_per_s))
-    if load > usable_cores() + 0.5:
-        yield _line(
-            "note",
-            f"load {load:.1f} on {usable_cores()} cores: these are the numbers of a busy machine; {AGAIN}",
-        )
-    elif speed.unsettled:
-        yield _line("note", f"the repetitions differ by {speed.spread:.0%}, as on a busy machine; {AGAIN}")
-
-
-def link_lines(server: str, link: MeasuredLink | None, complaint: str) -> Iterator[str]:
-    """The link to the server, or why it is not measured."""
-    if link is None:
-        yield _line("link", f"not measured: {complaint}")
-        return
-    rtt = link.rtt_ms
-    yield _line(
-        "link",
-        f"{rtt.typical:.1f} ms round trip to {server} ({rtt.min:.1f} to {rtt.max:.1f}), jitter {link.jitter_ms:.1f} ms",
-    )
-
-
-def _line(label: str, text: str) -> str:
-    return f"  {label:{LABEL}}{text}"
-
-
-def _rate(rates: Sequence[float]) -> str:
-    rate = quantity(rates, "")
-    low, typical, high = (
-        f"{each:,.0f}" if each >= 100 else f"{each:.3g}" for each in (rate.min, rate.typical, rate.max)
-    )
-    return f"{typical} tokens/s ({low} to {high})"
-
-
-def _milliseconds(seconds: Sequence[float]) -> str:
-    return f"{1000 * quantity(seconds, '').typical:.3g}"
+def warnings(speed: SpeedReading, load: float) -> list[str]:
+    """Why the numbers are not reliable; [] if they are."""
+    again = "calibrate again when nothing else runs"
+    if is_busy(load, usable_cores()):
+        on = f"load {load:.1f} on {usable_cores()} cores"
+        return [f"note: {on}: these are the numbers of a busy machine; {again}"]
+    if speed.unsettled:
+        return [f"note: the repetitions differ by {speed.spread:.0%}, as on a busy machine; {again}"]
+    return []

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import signal
+from importlib import metadata
 
 from edge_client.doctor.finding import Finding, fail
-from edge_client.doctor.install import version_of
 from opensled.models.llama_api import BUILT, PREBUILT
 from opensled.process import distribution
 
 ONNX = "onnxruntime"
-# Its wheel for aarch64 asks for more than a Cortex-A72 has; those around it run there (deploy/aarch64_check.sh).
-TOO_NEW_FOR_A_PI_4 = "1.21.0"
 NATIVE = "-DGGML_NATIVE=ON"
 REBUILD = "pip install --force-reinstall --no-cache-dir --no-binary llama-cpp-python llama-cpp-python"
+OWN = "the libraries that this drafter uses"
 
 
 def build_command(library: str, options: str) -> str:
@@ -24,7 +23,8 @@ def build_command(library: str, options: str) -> str:
 def report_crash(library: str, code: int, complaint: str) -> Finding:
     """`library`: the module that was imported or used last, "" = one of the user's drafter."""
     if code == -signal.SIGILL:
-        return fail("draft model", *_illegal_instruction(library))
+        built = f"{_requirement(library) or OWN}: built for another processor: illegal instruction"
+        return fail("draft model", built, _for_this_processor(library))
     if code == -signal.SIGKILL:
         cause = complaint or "killed, probably because memory ran out"
         return fail("draft model", cause, "use a smaller --draft-model, or --drafter lookup")
@@ -33,34 +33,29 @@ def report_crash(library: str, code: int, complaint: str) -> Finding:
     return fail("draft model", detail, f"reinstall the runtime: {_again(library)}")
 
 
-def _illegal_instruction(library: str) -> tuple[str, str]:
-    """The cause and what helps."""
-    if library == BUILT:
-        cause = "llama.cpp was built for another processor"
-        remedy = build_command(library, NATIVE)
-    elif library == PREBUILT:
-        cause = f"the llama.cpp in {_named(library)} was built for newer processors"
-        remedy = build_command(library, NATIVE)
-    elif library == ONNX:
-        cause = f"{_named(library)} was built for newer processors"
-        remedy = f"draft with a GGUF model: --drafter llamacpp; {distribution.command('prebuilt')}"
-        if version_of(library) == TOO_NEW_FOR_A_PI_4:
-            remedy = f"take onnxruntime 1.23 or newer, which run here: {distribution.command('onnx')}"
-    else:
-        cause = "a library that this drafter uses was built for another processor"
-        remedy = "install that library for this processor, or choose another --drafter"
-    return f"{cause}: illegal instruction", remedy
-
-
-def _named(library: str) -> str:
-    return f"{library} {version_of(library) or ''}".rstrip()
+def _for_this_processor(library: str) -> str:
+    """The next step after an illegal instruction."""
+    if library in (BUILT, PREBUILT):
+        return build_command(library, NATIVE)
+    if library == ONNX:
+        # Its wheel 1.21.0 for aarch64 alone asks for more than a Pi 4 has (deploy/aarch64_check.sh)
+        other = f"take another onnxruntime (a Pi 4 runs 1.23 and newer): {distribution.command('onnx')}"
+        return f"{other}; or a GGUF model with --drafter llamacpp: {distribution.command('prebuilt')}"
+    return "install that library for this processor, or choose another --drafter"
 
 
 def _again(library: str) -> str:
     """The command that installs a library anew, in the same version."""
     if library == BUILT:
         return REBUILD
-    if not library:
-        return "the libraries that this drafter uses"
-    version = version_of(library)
-    return f"pip install --force-reinstall --no-cache-dir --no-deps {library}{(version and f'=={version}') or ''}"
+    return (
+        f"pip install --force-reinstall --no-cache-dir --no-deps {_requirement(library)}" if library else OWN
+    )
+
+
+def _requirement(library: str) -> str:
+    """The library in its version, as pip reads it. The module llama_cpp is of the package llama-cpp-python."""
+    try:
+        return f"{library}=={metadata.version(library)}" if library else ""
+    except metadata.PackageNotFoundError:
+        return library

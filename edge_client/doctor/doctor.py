@@ -9,35 +9,30 @@ import shutil
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
-from typing import TypeVar
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import opensled
 from edge_client.device.config import DoctorConfig
 from edge_client.device.known_drafts import choose_drafter
 from edge_client.doctor.board import HERE, check_board
-from edge_client.doctor.draft import LOAD_SECONDS, check_draft
 from edge_client.doctor.edge_section import with_edge_section
-from edge_client.doctor.finding import Finding, Status, guard, in_thread
-from edge_client.doctor.install import can_run, check_install
+from edge_client.doctor.finding import Finding, Status, report_error
+from edge_client.doctor.install import check_install
 from edge_client.doctor.machine import check_machine
-from edge_client.doctor.server_checks import ServerReport, check_server
-from edge_client.doctor.trial import TRIAL_SECONDS, GainReport
-from edge_client.drafters import AUTO
+from edge_client.drafters import AUTO, asks_server
 from edge_client.link.located import locate_server
 from hw_profiles.detect import require_board
 from opensled.cli.colour import Palette, palette
-from opensled.core.errors import OpenSledError
+from opensled.core.files import user_path
 from opensled.process import logs
 
-Report = TypeVar("Report", ServerReport, GainReport)
-LOCAL_SECONDS = 5.0  # for checks that need neither server nor model
-SERVER_SECONDS = 20.0
-# It needs both reports, and then measures
-GAIN_SECONDS = SERVER_SECONDS * 2 + LOAD_SECONDS * 2 + TRIAL_SECONDS + LOCAL_SECONDS
-PACKAGED = "tiny"
-GAIN = "what drafting brings here"
+if TYPE_CHECKING:
+    from edge_client.doctor.drafting_gain import Prediction
+
+PACKAGED = "tiny"  # the target whose draft model is tried where no server tells of its own
+NO_DRAFTS = "none"  # the --drafter that proposes nothing
 
 
 def doctor(config: DoctorConfig) -> int:
@@ -47,32 +42,48 @@ def doctor(config: DoctorConfig) -> int:
     """
     require_board(config.root)
     config = locate_server(with_edge_section(config, "doctor"))
+    report = _Report(config)
     with logs.redirect(logging.NullHandler()):  # the findings report it instead
-        return asyncio.run(_examine(config))
+        if config.root != HERE:
+            with report.group(f"the board below {config.root}") as found:
+                found += check_board(config)
+        elif _examine_machine(config, report):
+            asyncio.run(_examine_drafting(config, report))
+    return report.end()
 
 
-def _groups(
-    asked: DoctorConfig, config: DoctorConfig, gain: GainReport
-) -> dict[str, Awaitable[list[Finding]]]:
-    """The checks by heading. For a copy of another board's files only the checks of that board.
+def _examine_machine(config: DoctorConfig, report: _Report) -> bool:
+    """Whether the installation lets a device run at all."""
+    is_whole = False
+    with report.group("this installation") as found:
+        is_whole = check_install(found)
+    with report.group("this machine") as found:
+        found += check_board(config) + check_machine(user_path(config.cache_dir))
+    return is_whole
 
-    `asked`: as the user said; `config`: with the drafter that belongs to the target.
-    """
-    board = _locally("board", lambda: check_board(config))
-    if config.root != HERE:
-        return {f"the board below {config.root}": board}
-    found = ServerReport()
-    server = asyncio.ensure_future(_fill("server", found, check_server(config, found), SERVER_SECONDS))
-    draft_check = check_draft(config, asyncio.shield(server))
-    draft = asyncio.ensure_future(guard("draft model", draft_check, SERVER_SECONDS + 2 * LOAD_SECONDS))
-    compared = _gain(asked, config, server, draft, gain)
-    return {
-        "this installation": _locally("installation", lambda: check_install(config)),
-        "this machine": _both(board, _locally("machine", lambda: check_machine(config))),
-        f"server {config.server}": _findings_of(server),
-        _draft_heading(config): draft,
-        GAIN: _findings_of(_fill("drafting", gain, compared, GAIN_SECONDS)),
-    }
+
+async def _examine_drafting(asked: DoctorConfig, report: _Report) -> None:
+    """The server, what drafts, and what that brings. Each is timed alone."""
+    # Imported here: of a broken library the check of the installation tells
+    from edge_client.doctor.draft import check_draft
+    from edge_client.doctor.draft_server import check_draft_server
+    from edge_client.doctor.drafting_gain import check_gain
+    from edge_client.doctor.server_checks import check_server
+
+    info, drafts = None, False
+    with report.group(f"server {asked.server}") as found:
+        info = await check_server(asked, found)
+    config = choose_drafter(asked, info.model_id if info else PACKAGED)
+    with report.group(_draft_heading(config)) as found:
+        if asks_server(config.drafter):
+            found += await check_draft_server(config)
+        else:
+            found += await check_draft(config, stands_in=asked.drafter == AUTO and not asked.draft_model)
+        drafts = config.drafter != NO_DRAFTS and all(finding.status != "fail" for finding in found)
+    if info and drafts:
+        report.say("asking for short answers, with drafts and without")
+        with report.group("what drafting brings here") as found:
+            report.prediction = await check_gain(asked, found)
 
 
 def _draft_heading(config: DoctorConfig) -> str:
@@ -83,96 +94,45 @@ def _draft_heading(config: DoctorConfig) -> str:
     )
 
 
-async def _examine(asked: DoctorConfig) -> int:
-    """Run all groups at the same time and show them in order."""
-    config, gain = _choose_drafter(asked, "" if asked.draft_model else await _target_of(asked)), GainReport()
-    tasks = {heading: asyncio.ensure_future(work) for heading, work in _groups(asked, config, gain).items()}
-    colours = palette(config.color, sys.stdout)
-    findings: list[Finding] = []
-    for heading, task in tasks.items():
-        if heading == GAIN and not task.done() and sys.stdout.isatty() and not config.json:
-            print("asking for short answers, with drafts and without", flush=True)
-        found = await task
-        findings += found
-        if found and not config.json:
-            show(heading, found, colours)
-    code = next((finding.exit_code for finding in findings if finding.status == "fail"), 0)
-    if config.json:
-        print(json.dumps(_document(findings, code, gain), indent=2))
-    else:
-        print(summary(findings, colours))
-    return code
+class _Report:
+    """The findings so far. A group of them is shown as soon as it is complete; nothing is told twice."""
 
+    def __init__(self, config: DoctorConfig) -> None:
+        self.findings: list[Finding] = []
+        self.prediction: Prediction | None = None
+        self._json, self._colours = config.json, palette(config.color, sys.stdout)
 
-def _choose_drafter(asked: DoctorConfig, target: str) -> DoctorConfig:
-    """`asked` as a device would take it before that target."""
-    config = choose_drafter(asked, target)
-    return can_run(config) if asked.drafter == AUTO and not asked.draft_model else config
+    @contextmanager
+    def group(self, heading: str) -> Iterator[list[Finding]]:
+        """Takes the findings of checks; one that raises becomes a finding too."""
+        found: list[Finding] = []
+        try:
+            yield found
+        except Exception as error:
+            fix = "read the cause; if it makes no sense, report it as a bug of opensled doctor"
+            found.append(report_error("doctor", error, fix))
+        told = {finding.detail for finding in self.findings}
+        found = [finding for finding in found if finding.status == "ok" or finding.detail not in told]
+        self.findings += found
+        if found and not self._json:
+            show(heading, found, self._colours)
 
+    def say(self, words: str) -> None:
+        """Announce a long step to people."""
+        if sys.stdout.isatty() and not self._json:
+            print(words, flush=True)
 
-async def _target_of(config: DoctorConfig) -> str:
-    """The name of the server's target, which decides on the draft model; the packaged one's without a server."""
-    try:
-        # Imported here: a check reports a broken gRPC
-        from edge_client.device.device import endpoint_of
-        from edge_client.link.link import Link
-
-        link = Link(replace(endpoint_of(config), timeout=LOCAL_SECONDS))
-    except (OpenSledError, ImportError):
-        return PACKAGED
-    try:
-        return (await link.describe()).model_id
-    except OpenSledError:
-        return PACKAGED
-    finally:
-        await link.close()
-
-
-async def _fill(name: str, report: Report, check: Awaitable[None], seconds: float) -> Report:
-    """`report`, which `check` fills; a check that fails or hangs leaves what it has found."""
-
-    async def findings() -> list[Finding]:
-        await check
-        return []
-
-    report.findings += await guard(name, findings(), seconds)
-    return report
-
-
-def _locally(name: str, check: Callable[[], list[Finding]]) -> Awaitable[list[Finding]]:
-    return guard(name, in_thread(check), LOCAL_SECONDS)
-
-
-async def _both(*groups: Awaitable[list[Finding]]) -> list[Finding]:
-    return [finding for group in await asyncio.gather(*groups) for finding in group]
-
-
-async def _findings_of(report: Awaitable[ServerReport | GainReport]) -> list[Finding]:
-    return (await report).findings
-
-
-async def _gain(
-    asked: DoctorConfig,
-    config: DoctorConfig,
-    server: Awaitable[ServerReport],
-    draft: asyncio.Future[list[Finding]],
-    report: GainReport,
-) -> None:
-    # Imported here: it needs numpy, and another check reports a broken one
-    from edge_client.doctor.drafting_gain import check_gain
-
-    found = await server
-    await asyncio.wait({draft})  # which is timed alone
-    await check_gain(asked, config, found, report)
-
-
-def _document(findings: list[Finding], code: int, gain: GainReport) -> dict[str, object]:
-    return {
-        "version": opensled.__version__,
-        "exit_code": code,
-        "findings": [finding.as_json() for finding in findings],
-        "prediction": gain.prediction.as_json() if gain.prediction else None,
-    }
+    def end(self) -> int:
+        """Print the last line, or all as JSON; the exit code."""
+        code = next((finding.exit_code for finding in self.findings if finding.status == "fail"), 0)
+        document = {
+            "version": opensled.__version__,
+            "exit_code": code,
+            "findings": [finding.as_json() for finding in self.findings],
+            "prediction": self.prediction.as_json() if self.prediction else None,
+        }
+        print(json.dumps(document, indent=2) if self._json else summary(self.findings, self._colours))
+        return code
 
 
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}

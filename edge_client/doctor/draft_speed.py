@@ -1,5 +1,5 @@
-"""Measures how fast a draft model drafts on this machine: by threads, by length of the block, after a long prompt, and
-how fast it reads a prompt. It takes about 20 s, also for a slow model.
+"""Measures how fast a draft model drafts on this machine: by threads, and how fast it reads a
+prompt. It takes about 15 s, also for a slow model.
 
 Each measurement is repeated. On a busy machine the repetitions differ; their range is part of the result.
 """
@@ -16,13 +16,11 @@ from opensled.core.messages import DraftToken, SamplingParams
 from opensled.core.noise import noise_key
 from opensled.core.sampling import Sampler
 
-LENGTHS = (1, 2, 4, 8)  # draft tokens of a block
 SHORT_PROMPT = 8
 LONG_PROMPTS = (512, 256, 64)  # the longest that fits the model and the time
 CHUNK, CHUNK_S = 16, 0.5  # tokens that are timed together, and how long at most
 CHUNKS = 2  # of each number of threads in each pass
 PASSES, PASSES_S = 20, 3.0  # over all numbers of threads: two at least, more while there is time
-BLOCKS, LENGTH_S = 20, 4.0  # blocks of each length, fewer of a slow model
 PROMPT_S = 2.0  # for one prompt; a slower model gets a shorter one
 PROMPTS, PROMPTS_S = 3, 4.0  # such prompts, fewer of a slow model
 EQUAL = 1.05  # more threads must be faster by this factor, else fewer are used
@@ -35,10 +33,8 @@ class SpeedReading:
 
     threads: int  # the fastest number
     decode_per_s: Mapping[int, list[float]]  # draft tokens/s by number of threads
-    block_s: Mapping[int, list[float]]  # seconds from a verdict to a block, by its length
     prompt: int  # tokens of the long prompt
     prefill_per_s: list[float]  # prompt tokens/s
-    long_decode_per_s: list[float]  # draft tokens/s after the long prompt
 
     @property
     def decode(self) -> list[float]:
@@ -68,13 +64,11 @@ def measure(with_threads: Callable[[int], DrafterFactory], most: int, tell: Tell
     threads = fastest(rates)
     drafter = with_threads(threads).create()
     try:
-        tell(f"blocks of {', '.join(map(str, LENGTHS))} tokens")
-        blocks = _blocks(drafter)
         tell("a long prompt")
-        prompt, prefill, decode = _long_prompt(drafter)
+        prompt, prefill = _long_prompt(drafter)
     finally:
         drafter.close()
-    return SpeedReading(threads, rates, blocks, prompt, prefill, decode)
+    return SpeedReading(threads, rates, prompt, prefill)
 
 
 def thread_counts(most: int) -> list[int]:
@@ -156,45 +150,19 @@ def measure_rate(proposals: Iterator[DraftToken], most: int = CHUNK, seconds: fl
     return count / (time.monotonic() - started) if count else 0.0
 
 
-def _blocks(drafter: Drafter) -> dict[int, list[float]]:
-    """Seconds from a verdict that rejects the whole block before to the next block, by length; in turns."""
-    begin_sequence(drafter, SHORT_PROMPT, 1)
-    seconds: dict[int, list[float]] = {length: [] for length in LENGTHS}
-    deadline = time.monotonic() + LENGTH_S
-    first = 0  # draft token of the block before
-    for length in LENGTHS * BLOCKS:
-        started = time.monotonic()
-        drafter.commit((1 + first % 500,))  # it rejects that token
-        block = [token.id for _, token in zip(range(length), drafter.propose())]
-        ended = time.monotonic()
-        if len(block) < length:  # the end of the context
-            break
-        seconds[length].append(ended - started)
-        first = block[0]
-        if ended > deadline:
-            break
-    return {length: each for length, each in seconds.items() if each}
-
-
-def _long_prompt(drafter: Drafter) -> tuple[int, list[float], list[float]]:
-    """(tokens of the prompt, tokens/s of reading it, draft tokens/s after it)."""
+def _long_prompt(drafter: Drafter) -> tuple[int, list[float]]:
+    """(tokens of the prompt, tokens/s of reading it)."""
     prompt = _longest_prompt(drafter)
     prefill: list[float] = []
-    decode: list[float] = []
     deadline = time.monotonic() + PROMPTS_S
-    for index in range(PROMPTS):
+    while not prefill or (len(prefill) < PROMPTS and time.monotonic() <= deadline):
         started = time.monotonic()
-        if index and started > deadline:
-            break
-        proposals = begin_sequence(drafter, prompt, 2 + index)
+        if begin_sequence(drafter, prompt, 2 + len(prefill)) is None:
+            raise UsageError(
+                f"the context of this draft model is too small for {prompt} tokens; choose another model"
+            )
         prefill.append(prompt / (time.monotonic() - started))
-        rate = measure_rate(proposals) if proposals else 0.0
-        decode += [rate] if rate else []
-    if not decode:
-        raise UsageError(
-            f"the context of this draft model is too small for {prompt + CHUNK} tokens; choose another model"
-        )
-    return prompt, prefill, decode
+    return prompt, prefill
 
 
 def _longest_prompt(drafter: Drafter) -> int:

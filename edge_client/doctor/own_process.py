@@ -7,56 +7,47 @@ import contextlib
 import json
 import os
 import sys
-from asyncio.subprocess import Process
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from asyncio.subprocess import PIPE, Process, create_subprocess_exec
 from typing import Any
 
 Steps = list[dict[str, Any]]
 
 
-@asynccontextmanager
-async def start_module(module: str, *arguments: str) -> AsyncIterator[Process]:
-    """`python -m MODULE ARGUMENTS`, which does not outlive the block."""
+async def run_module(module: str, *arguments: str, seconds: float) -> tuple[Steps, int, list[str]]:
+    """What `python -m MODULE ARGUMENTS` tells: its steps, its exit code, and the lines of its standard error.
+
+    A process that takes longer than `seconds` is ended, and has told what it has told so far.
+    """
     command = [sys.executable, "-m", module, *arguments]
-    pipe = asyncio.subprocess.PIPE
     own = {**os.environ, "PYTHONSAFEPATH": "1"}  # no file of the current folder stands for a module
-    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe, env=own)
+    process = await create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE, env=own)
+    steps, complaints, late = Steps(), bytearray(), list[str]()
     try:
-        yield process
+        reading = asyncio.gather(_read_steps(process, steps), _read_complaints(process, complaints))
+        await asyncio.wait_for(reading, seconds)
+        await asyncio.wait_for(process.wait(), seconds)
+    except asyncio.TimeoutError:
+        late = [f"no end within {seconds:g} s"]
     finally:
         if process.returncode is None:
             process.kill()
-            await process.wait()
+        code = await process.wait()
+    return steps, code, complaints.decode("utf-8", "replace").strip().splitlines() + late
 
 
-async def steps_of(process: Process, facts: object, seconds: float) -> tuple[Steps, str]:
-    """Give it `facts` as one line of JSON; the steps that it tells, and the last line of its standard error.
-
-    A process that takes longer than `seconds` has told what it has told so far.
-    """
-    steps: Steps = []
-    assert process.stdin
-    with contextlib.suppress(ConnectionError):  # it ended before it read its input
-        process.stdin.write(json.dumps(facts).encode() + b"\n")
-        await process.stdin.drain()
-    try:
-        return steps, await asyncio.wait_for(_read(process, steps), seconds)
-    except asyncio.TimeoutError:
-        return steps, f"no end within {seconds:g} s"
-
-
-async def _read(process: Process, steps: Steps) -> str:
-    """Fill `steps`; the last line of its standard error."""
-    assert process.stdout and process.stderr
+async def _read_steps(process: Process, steps: Steps) -> None:
+    assert process.stdout
     async for line in process.stdout:
         with contextlib.suppress(ValueError):  # a native library may print lines of its own
             step = json.loads(line)
             if isinstance(step, dict) and "step" in step:
                 steps.append(step)
-    complaints = (await process.stderr.read()).decode("utf-8", "replace").strip().splitlines()
-    await process.wait()
-    return complaints[-1] if complaints else ""
+
+
+async def _read_complaints(process: Process, complaints: bytearray) -> None:
+    assert process.stderr
+    while piece := await process.stderr.read(1 << 16):
+        complaints += piece
 
 
 def tell(step: str, **facts: Any) -> None:

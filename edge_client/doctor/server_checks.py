@@ -1,140 +1,107 @@
-"""Checks the server: its description, its round trip, and its own speed."""
+"""Checks the server by the calls that a device makes: its description, its certificate's end, and its round trip.
+
+Why a call fails is told by the client's own error (edge_client/link/link_errors.py).
+"""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import ssl
 import statistics
-from dataclasses import dataclass, field, replace
+import time
+from dataclasses import replace
 
 import opensled
 from edge_client.device.config import DeviceConfig
-from edge_client.doctor.certificate import check_tls
+from edge_client.device.device import endpoint_of
 from edge_client.doctor.finding import Finding, fail, ok, plain, report_error, warn
-from edge_client.doctor.network import SECONDS, check_connection, check_name, check_plain
 from edge_client.doctor.round_trips import jitter, round_trips
-from opensled.core.errors import Loading, OpenSledError, Unauthorized, Unreachable
-from opensled.core.files import user_path
+from edge_client.link.link import Link
+from edge_client.link.located import trusting_context
+from opensled.core.errors import OpenSledError, Unauthorized, Unreachable
 from opensled.core.messages import ModelInfo
 from opensled.net.address import host_port, is_local
 from opensled.process.distribution import GUIDE, UPDATE_SERVER
 
+SECONDS = 3.0  # for one call
 PROBES, PROBE_SECONDS = 10, 4.0  # calls to measure the round trip with, and how long at most
-NO_DRAFTS = "none"  # the --drafter that proposes nothing
 SLOW = 0.25  # seconds; with a longer round trip drafts do not pay for one user
+DAY = 86400.0
+SOON = 30  # days before its end that a certificate is worth a warning
 
 
-@dataclass
-class ServerReport:
-    """The findings on the server, and what the other checks need of it."""
-
-    findings: list[Finding] = field(default_factory=list)
-    info: ModelInfo | None = None
-    decode_s: float = 0.0  # of a token that it decodes by itself; 0 = not known
-    tokenizer_json: str = ""  # the target's; "" = not needed, or it did not come
-
-    @property
-    def usable(self) -> bool:
-        """Whether it was asked and nothing speaks against it."""
-        return self.info is not None and all(finding.status != "fail" for finding in self.findings)
-
-    def note(self, *findings: Finding) -> bool:
-        """Add findings; False if one of them is a failure."""
-        self.findings += findings
-        return all(finding.status != "fail" for finding in findings)
-
-
-async def check_server(config: DeviceConfig, report: ServerReport) -> None:
-    """Fill `report` step by step, up to the first that fails."""
-    host, port = host_port(config.server)
-    finding, addresses = await check_name(host, port)
-    if not report.note(finding):
-        return
-    finding, peer = await check_connection(host, addresses, port)
-    if not report.note(finding) or peer is None:
-        return
-    tls = config.tls or bool(config.tls_ca or config.client_cert)
-    findings = await check_tls(config, peer) if tls else [await check_plain(peer)]
-    if report.note(*findings):
-        await _ask(config, tls, report)
-
-
-async def _ask(config: DeviceConfig, tls: bool, report: ServerReport) -> None:
-    # Imported here: another check reports a broken gRPC
-    from edge_client.device.device import endpoint_of
-    from edge_client.doctor.server_speed import check_server_speed
-    from edge_client.link.link import Link
-    from edge_client.link.tokenizer_cache import load_json
-
+async def check_server(config: DeviceConfig, findings: list[Finding]) -> ModelInfo | None:
+    """Add findings up to the first that fails; the server's description if this device can use it."""
     try:
         endpoint = endpoint_of(config)
     except OpenSledError as error:
-        report.note(report_error("token", error, "correct that file, or name another"))
-        return
+        findings.append(report_error("token", error, "correct that file, or name another"))
+        return None
     link = Link(replace(endpoint, timeout=SECONDS))
     try:
-        report.info = await link.describe()
-        report.note(_report_token(bool(endpoint.token), tls, config.server))
-        usable = report.note(*check_description(report.info, config.rule))
-        trips = await round_trips(link, PROBES, PROBE_SECONDS)
-        report.note(check_round_trip(trips))
-        if usable:
-            speed = await check_server_speed(link, report.info, config.rule)
-            if isinstance(speed, Finding):
-                report.note(speed)
-            else:
-                report.decode_s = speed
-            if config.draft_model or config.draft_url:
-                with contextlib.suppress(OpenSledError):
-                    cache = user_path(config.cache_dir)
-                    report.tokenizer_json = (
-                        await load_json(report.info, link.tokenizer_json, cache)
-                    ).decode()
-    except Unauthorized as error:
-        report.note(_report_lockout(error, bool(endpoint.token)))
-    except Unreachable as error:
-        report.note(_deaf(error))
+        info = await link.describe()
+        if endpoint.tls:
+            findings += await check_lifetime(config)
+        findings.append(_report_token(bool(endpoint.token), endpoint.tls, config.server))
+        described = check_description(info, config.rule)
+        findings += described
+        findings.append(check_round_trip(await round_trips(link, PROBES, PROBE_SECONDS)))
+        return None if any(finding.status == "fail" for finding in described) else info
     except OpenSledError as error:
-        report.note(report_error("server", error, "is it an OpenSLED server? see its log"))
+        findings.append(_report_no_answer(error))
+        return None
     finally:
         await link.close()
 
 
+def _report_no_answer(error: OpenSledError) -> Finding:
+    if isinstance(error, Unreachable):
+        return report_error("connection", error, "see that the server is on, and that no firewall is between")
+    if isinstance(error, Unauthorized):
+        return report_error(
+            "token", error, "pair this device, or ask the server's owner for a token: --token-file"
+        )
+    return report_error("server", error, "is it an OpenSLED server? see its log")
+
+
+async def check_lifetime(config: DeviceConfig) -> list[Finding]:
+    """Until when the certificate of a server that answers is valid: no error tells that before it is too late.
+
+    Nothing is found on the way through a proxy, which gRPC goes and this check does not.
+    """
+    host, port = host_port(config.server)
+    name = config.tls_name or host
+    with contextlib.suppress(OSError, asyncio.TimeoutError):
+        opening = asyncio.open_connection(host, port, ssl=trusting_context(config), server_hostname=name)
+        _, writer = await asyncio.wait_for(opening, SECONDS)
+        ends = writer.get_extra_info("peercert")["notAfter"]
+        writer.transport.abort()  # gRPC's servers do not answer a farewell
+        return [_report_lifetime(ssl.cert_time_to_seconds(ends))]
+    return []
+
+
+def _report_lifetime(until: float) -> Finding:
+    """Of a trusted certificate."""
+    days = (until - time.time()) / DAY
+    detail = f"trusted, valid until {time.strftime('%Y-%m-%d', time.gmtime(until))} ({days:.0f} days)"
+    if days < SOON:
+        return warn("certificate", detail, "renew the server's certificate before that day")
+    return ok("certificate", detail)
+
+
 def _report_token(has_token: bool, tls: bool, server: str) -> Finding:
     if has_token and not tls and not is_local(server):
-        return warn(
-            "token",
-            "accepted, but it travels in clear text",
-            "serve with --tls-cert and connect with --tls-ca",
-        )
+        fix = "serve with --tls-cert and connect with --tls-ca"
+        return warn("token", "accepted, but it travels in clear text", fix)
     return ok("token", "accepted" if has_token else "none, and the server asks for none")
-
-
-def _report_lockout(error: Unauthorized, has_token: bool) -> Finding:
-    fix = "ask the server's owner for a token and pass --token-file FILE"
-    if has_token:
-        fix = "compare the token with the server's --tokens file; it may have been replaced"
-    return report_error("token", error, fix)
-
-
-def _deaf(error: Unreachable) -> Finding:
-    """The single steps worked, but gRPC does not."""
-    fix = "is it an OpenSLED server? see its log"
-    if isinstance(error, Loading):
-        fix = "wait until it prints its ready line, `listening on ...`, and run this again"
-    return fail("server", str(error), fix, Unreachable)
 
 
 def check_description(info: ModelInfo, rule: str) -> list[Finding]:
     """What the server describes, and whether this device can use it."""
     told = _describe_info(info)
     if not (info.model_id and info.vocab_size and info.limits.context_length and info.fingerprint):
-        return [
-            fail(
-                "server",
-                f"it describes no usable model: {told}",
-                UPDATE_SERVER,
-            )
-        ]
+        return [fail("server", f"it describes no usable model: {told}", UPDATE_SERVER)]
     findings = [ok("server", told)]
     if not info.serves(rule):
         findings.append(_rule(rule, info.rule_names))

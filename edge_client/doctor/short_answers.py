@@ -1,8 +1,8 @@
 """Short answers of the real target as this device would give them, with drafts and without, counted and timed.
 
-`python -m edge_client.doctor.short_answers` reads the device's configuration from standard input, one line of JSON, and
-prints a JSON object a line: `drafter`, then one `answer` each, then `why` it drafts as it does. It is a process of its
-own, for native code may crash.
+`python -m edge_client.doctor.short_answers CONFIGURATION`, which is the device's as JSON, prints a JSON object a line:
+`drafter` and `vocabulary`, one `answer` each, `draft server` alone, and `why` it drafts as it does. On standard error
+stands what the device notes. It is a process of its own, for native code may crash.
 """
 
 from __future__ import annotations
@@ -11,17 +11,22 @@ import asyncio
 import json
 import sys
 import time
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from dataclasses import replace
 
 from edge_client.device.config import DeviceConfig
 from edge_client.device.device import Device, connect
+from edge_client.device.drafter_choice import make_factory
+from edge_client.doctor.draft_speed import begin_sequence, measure_rate
+from edge_client.doctor.drafting_gain import ENOUGH
 from edge_client.doctor.own_process import tell
-from edge_client.doctor.trial import ENOUGH
 from edge_client.drafters import OFF
+from edge_client.drafters.threads import MODELS
+from edge_client.drafters.vocabulary import BY_TEXT
 from opensled.core.answer import Task
 from opensled.core.errors import OpenSledError
-from opensled.core.messages import ChatMessage, SamplingParams
+from opensled.core.messages import ChatMessage, ModelInfo, SamplingParams
+from opensled.text.tokenizer import TargetTokenizer
 
 # Kinds of text and prompts of each; one prompt of each kind makes a pass. Drafts are accepted least in free text, most
 # where the answer repeats what was said.
@@ -69,15 +74,16 @@ PROMPTS = {
 }
 TOKENS, SECONDS = 64, 5.0  # of an answer with drafts, at most
 PLAIN_TOKENS, PLAIN_SECONDS = 24, 2.0  # of one without: its speed hardly depends on the text
+SERVER_PROMPT, SERVER_TOKENS, SERVER_SECONDS = 16, 24, 1.5  # to time a draft server alone
 WARMING = 32  # tokens of the first answers, which do not count: models load, and the draft length is found
 # A pass begins only before so many seconds: a fast server gives several, and too little tells nothing
 ENOUGH_S, LONGEST_S = 8.0, 40.0
 
 
-def main() -> int:
-    config = DeviceConfig(**json.loads(sys.stdin.readline()))
+def main(config: str) -> int:
+    """`config`: as JSON."""
     try:
-        asyncio.run(_compare(config))
+        asyncio.run(_compare(DeviceConfig(**json.loads(config))))
     except OpenSledError as error:
         tell("error", code=error.code, reason=str(error))
     return 0
@@ -91,12 +97,30 @@ async def _compare(config: DeviceConfig) -> None:
         plain = await connect(replace(config, drafter="none", draft_table="", draft_url=""))
         try:
             tell("drafter", words=drafting.drafter_name)
+            if any(name in drafting.drafter_name for name in MODELS) and drafting.vocabulary != BY_TEXT:
+                tell("vocabulary", words=drafting.vocabulary.words)  # by text: the device notes that
             await _passes(drafting, plain)
+            if config.draft_url:
+                rate, note = await asyncio.to_thread(time_server, config, drafting.info, drafting.tokenizer)
+                tell("draft server", rate=rate, note=note)
             tell("why", words=drafting.status.words)
         finally:
             await plain.close()
     finally:
         await drafting.close()
+
+
+def time_server(config: DeviceConfig, target: ModelInfo, tokenizer: TargetTokenizer) -> tuple[float, str]:
+    """Draft tokens/s of the server alone, 0 = none came, and why: in an answer, other drafters may hide that.
+
+    It comes last: then the server has loaded its model.
+    """
+    factory = make_factory(replace(config, draft_table=""), "server", config.draft_model)
+    factory.fit(target, tokenizer)
+    with closing(factory.create()) as drafter:
+        proposals = begin_sequence(drafter, SERVER_PROMPT, 0)
+        rate = measure_rate(proposals, SERVER_TOKENS, SERVER_SECONDS) if proposals else 0.0
+    return rate, factory.note
 
 
 async def _passes(drafting: Device, plain: Device) -> None:
@@ -145,4 +169,4 @@ async def _measure_answer(device: Device, prompt: str, most: int, seconds: float
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))

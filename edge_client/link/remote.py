@@ -61,6 +61,7 @@ class Connect(Protocol):
     def __call__(self, address: str = "") -> Stream: ...
 
 
+FAREWELL = 1.0  # seconds for the server to hear that a sequence is cancelled
 HOME = Moved()  # where the device asks first
 
 
@@ -71,7 +72,6 @@ class RetryPolicy:
     silence: float = 30.0  # without a word for so long, the stream is taken for dead
     first_retry: float = 0.05  # between the first try, which comes at once, and the second
     slowest_retry: float = 2.0  # delays double up to this, unless the server asks for more
-    farewell: float = 1.0  # for the server to hear that a sequence is cancelled
     first_open: float = 1.5  # of trying in vain to open a sequence, after which its reader is told
     give_up: float = 120.0  # of trying in vain to reopen one
 
@@ -206,7 +206,7 @@ class RemoteSession:
         if not self.truth.finish_reason:
             with contextlib.suppress(Unreachable):  # lost anyway: the server forgets the session by itself
                 await stream.send(Cancel())
-        await stream.close(self._patience.farewell)
+        await stream.close(FAREWELL)
 
     async def _receive(self) -> ServerMessage:
         if self._stream is None:

@@ -16,15 +16,15 @@ from opensled.text.tokenizer import TargetTokenizer
 async def load(
     info: ModelInfo, fetch: Callable[[], Awaitable[bytes]], cache_dir: Path | None = None
 ) -> TargetTokenizer:
-    """The tokenizer of the server that `info` describes. Raises as `load_json` does, and VocabularyMismatch if its
+    """The tokenizer of the server that `info` describes. Raises as `_load_json` does, and VocabularyMismatch if its
     vocabulary is not the one that the server announced."""
-    tokenizer = TargetTokenizer(await load_json(info, fetch, cache_dir))
+    tokenizer = TargetTokenizer(await _load_json(info, fetch, cache_dir))
     if fingerprint(tokenizer.pieces) != info.fingerprint:
         raise VocabularyMismatch(f"the tokenizer.json of {info.model_id} spells another vocabulary")
     return tokenizer
 
 
-async def load_json(
+async def _load_json(
     info: ModelInfo, fetch: Callable[[], Awaitable[bytes]], cache_dir: Path | None = None
 ) -> bytes:
     """The tokenizer.json of the server that `info` describes: from the cache if it is intact there, else fetched.

@@ -23,6 +23,7 @@ from opensled.cli.colour import input_comes, palette, require_text
 from opensled.core.answer import WARNINGS, Chunk, Origin, Task, first_unverified
 from opensled.core.errors import InvalidRequest, OpenSledError, Unsupported, UsageError
 from opensled.process import logs
+from opensled.process.ending import waking
 from opensled.text.origins import colour_of
 from opensled.text.painter import Painter
 
@@ -77,7 +78,8 @@ class Runner:
 
         before = signal.signal(signal.SIGINT, interrupt)
         try:
-            result = self._loop.run_until_complete(task)
+            with waking(self._loop):
+                result = self._loop.run_until_complete(task)
         except asyncio.CancelledError:
             raise KeyboardInterrupt from None
         finally:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import datetime
-import ipaddress
-from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -13,91 +13,75 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
 
 from opensled.core.errors import UsageError
+from opensled.net.address import as_ip
 
 DAY = datetime.timedelta(days=1)
 # How far clocks may differ. A Raspberry Pi has none that runs without power: after a start it shows the time of its
 # last shutdown until the network tells it better.
 CLOCKS = 30 * DAY
 
-_NO_USE = dict.fromkeys(
-    ("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
-     "key_cert_sign", "crl_sign", "encipher_only", "decipher_only"), False
+_USES = (
+    "digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
+    "key_cert_sign", "crl_sign", "encipher_only", "decipher_only",
 )  # fmt: skip
 
 
-class Authority:
+class Authority(NamedTuple):
     """Signs certificates of servers and devices that all live as long as `lifetime`."""
 
-    def __init__(
-        self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey, lifetime: datetime.timedelta
-    ) -> None:
-        self._certificate, self._key, self._lifetime = certificate, key, lifetime
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+    lifetime: datetime.timedelta
 
     @classmethod
     def new(
         cls, name: str, lifetime: datetime.timedelta, own_lifetime: datetime.timedelta | None = None
     ) -> Authority:
         """A fresh one; `own_lifetime` is that of its own certificate, default `lifetime`."""
-        key = new_key()
-        subject = _name(name)
-        builder = _builder(subject, subject, key.public_key(), own_lifetime or lifetime)
-        for extension in (
-            x509.BasicConstraints(ca=True, path_length=0),
-            x509.KeyUsage(**_NO_USE | {"key_cert_sign": True}),
-        ):
-            builder = builder.add_extension(extension, critical=True)
-        return cls(builder.sign(key, hashes.SHA256()), key, lifetime)
+        key, subject = new_key(), _name(name)
+        return cls(issue(subject, key, subject, key, own_lifetime or lifetime, ca=True), key, lifetime)
 
     @classmethod
     def read(cls, certificate: bytes, key: bytes, lifetime: datetime.timedelta, where: str) -> Authority:
         """The one that these PEM texts of `where` hold; raises UsageError."""
-        known, signing = read_certificate(certificate, where), read_key(key, where)
-        if known.public_key() != signing.public_key():
+        found = cls(read_certificate(certificate, where), read_key(key, where), lifetime)
+        if found.certificate.public_key() != found.key.public_key():
             raise UsageError(f"{where}: certificate and key do not belong together")
-        return cls(known, signing, lifetime)
+        return found
 
     @property
     def pem(self) -> bytes:
-        return self._certificate.public_bytes(serialization.Encoding.PEM)
+        return self.certificate.public_bytes(serialization.Encoding.PEM)
 
     @property
     def der(self) -> bytes:
-        return self._certificate.public_bytes(serialization.Encoding.DER)
-
-    @property
-    def key_pem(self) -> bytes:
-        return private_pem(self._key)
+        return self.certificate.public_bytes(serialization.Encoding.DER)
 
     def has_signed(self, certificate: x509.Certificate) -> bool:
         """Whether it signed this certificate."""
         try:
-            certificate.verify_directly_issued_by(self._certificate)
+            certificate.verify_directly_issued_by(self.certificate)
         except (ValueError, TypeError, InvalidSignature):
             return False
         return True
 
-    def server(self, names: Iterable[str], key: ec.EllipticCurvePrivateKey) -> bytes:
+    def server(self, names: Sequence[str], key: ec.EllipticCurvePrivateKey) -> bytes:
         """The certificate (PEM) of a server that is called by these host names and IP addresses."""
-        listed = list(names)
-        alternatives = x509.SubjectAlternativeName([_general(name) for name in listed])
-        return self._issue(listed[0][:64], ExtendedKeyUsageOID.SERVER_AUTH, key, alternatives)
+        alternatives = x509.SubjectAlternativeName(
+            [x509.IPAddress(address) if (address := as_ip(name)) else x509.DNSName(name) for name in names]
+        )
+        return self._signed(names[0][:64], key, ExtendedKeyUsageOID.SERVER_AUTH, alternatives)
 
     def client(self, name: str, key: ec.EllipticCurvePrivateKey) -> bytes:
         """The certificate (PEM) of a client with this common name."""
-        return self._issue(name, ExtendedKeyUsageOID.CLIENT_AUTH, key)
+        return self._signed(name, key, ExtendedKeyUsageOID.CLIENT_AUTH)
 
-    def _issue(
-        self, name: str, use: ObjectIdentifier, key: ec.EllipticCurvePrivateKey, *more: x509.ExtensionType
+    def _signed(
+        self, name: str, key: ec.EllipticCurvePrivateKey, use: ObjectIdentifier, *more: x509.ExtensionType
     ) -> bytes:
-        builder = _builder(_name(name), self._certificate.subject, key.public_key(), self._lifetime)
-        builder = (
-            builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(x509.KeyUsage(**_NO_USE | {"digital_signature": True}), critical=True)
-            .add_extension(x509.ExtendedKeyUsage([use]), critical=False)
-        )
-        for extension in more:
-            builder = builder.add_extension(extension, critical=False)
-        return builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+        extensions = (x509.ExtendedKeyUsage([use]), *more)
+        made = issue(_name(name), key, self.certificate.subject, self.key, self.lifetime, *extensions)
+        return made.public_bytes(serialization.Encoding.PEM)
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
@@ -138,34 +122,32 @@ def names_in(certificate: x509.Certificate) -> list[str]:
     return [*found.get_values_for_type(x509.DNSName), *map(str, found.get_values_for_type(x509.IPAddress))]
 
 
-def age(certificate: x509.Certificate) -> datetime.timedelta:
-    """Since when it counts."""
-    return _now() - certificate.not_valid_before_utc
-
-
-def _general(name: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(name))
-    except ValueError:
-        return x509.DNSName(name)
-
-
-def _now() -> datetime.datetime:
-    return datetime.datetime.now(datetime.timezone.utc)
-
-
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, lifetime: datetime.timedelta
-) -> x509.CertificateBuilder:
-    return (
+def issue(
+    subject: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    issuer: x509.Name,
+    signing: ec.EllipticCurvePrivateKey,
+    lifetime: datetime.timedelta,
+    *extensions: x509.ExtensionType,
+    ca: bool = False,
+) -> x509.Certificate:
+    """The certificate of `subject` with `key`, signed by `issuer` with its key."""
+    now = datetime.datetime.now(datetime.timezone.utc)
+    uses = dict.fromkeys(_USES, False) | {"key_cert_sign" if ca else "digital_signature": True}
+    builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
-        .public_key(key)
+        .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(_now() - CLOCKS)
-        .not_valid_after(_now() + lifetime)
+        .not_valid_before(now - CLOCKS)
+        .not_valid_after(now + lifetime)
+        .add_extension(x509.BasicConstraints(ca=ca, path_length=0 if ca else None), critical=True)
+        .add_extension(x509.KeyUsage(**uses), critical=True)
     )
+    for extension in extensions:
+        builder = builder.add_extension(extension, critical=False)
+    return builder.sign(signing, hashes.SHA256())
 
 
 def _name(common_name: str) -> x509.Name:

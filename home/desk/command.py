@@ -5,45 +5,29 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
 
 from home.desk.config import PairConfig, PairListConfig, PairRenameConfig, PairRevokeConfig
+from home.discovery import PAIRING, announce
 from home.pairing import PAIRING_PORT
 from home.pairing.code import new_code
-from opensled.core.errors import NotFound, OpenSledError, UsageError
+from opensled.core.errors import NotFound, OpenSledError
 from opensled.core.printable import visible_line
 from opensled.net.address import host_port, join_host_port, listener
+from opensled.net.own_addresses import best_host
+from opensled.process.ending import interruptible
 
-if TYPE_CHECKING:
-    from home.desk.desk import Paired, PairingDesk
+if TYPE_CHECKING:  # else a missing library would be an error of this module, not of the command
+    from home.desk.desk import Paired
     from home.desk.home import Home
-    from verify_server.options.serve_config import ServeConfig
 
-
-def with_home(config: ServeConfig) -> ServeConfig:
-    """`config` with the files of --folder in their places, if it says --paired; they are made where they are missing.
-
-    Raises UsageError.
-    """
-    if not config.paired:
-        if config.folder:
-            raise UsageError("--folder is the folder of paired devices: add --paired, or leave it out")
-        return config
-    given = [name for name in ("tls_cert", "tls_key", "tokens") if getattr(config, name)]
-    if given:
-        flags = " and ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise UsageError(f"--paired brings its own certificate and tokens: leave out {flags}, or --paired")
-    from home.desk.home import Home, home_folder
-
-    home = Home(home_folder(config.folder))
-    return replace(config, tls_cert=str(home.cert), tls_key=str(home.key), tokens=str(home.tokens))
+NONE_PAIRED = "no device is paired; run: opensled pair"
 
 
 def pair(config: PairConfig) -> int:
     """Wait for one device, and pair it."""
-    return asyncio.run(_pair(config))
+    return asyncio.run(interruptible(_pair(config)))
 
 
 async def _pair(config: PairConfig) -> int:
@@ -55,10 +39,16 @@ async def _pair(config: PairConfig) -> int:
     if config.draft_key:
         home.name_signer(config.draft_key)
     desk = PairingDesk(home, code, config.server_port)
-    server = await _listening(desk, config.listen)
+    try:
+        server = await asyncio.start_server(desk.serve, sock=listener(config.listen), limit=1 << 14)
+    except OSError as error:
+        raise OpenSledError(
+            f"cannot listen on {config.listen}: {error.strerror}; does another opensled pair run? "
+            "--listen takes another port"
+        ) from error
     port = server.sockets[0].getsockname()[1]
     try:
-        async with _announce(config, port):
+        async with announce(PAIRING, config.listen, port) if config.announce else nullcontext():
             _show(config, code, port)
             paired = await asyncio.wait_for(desk.outcome, 60 * config.minutes)
     except (asyncio.TimeoutError, TimeoutError):
@@ -68,33 +58,13 @@ async def _pair(config: PairConfig) -> int:
             print("\nthe code is withdrawn", flush=True)
         raise
     finally:
-        server.close()
-        await desk.close()
+        server.close()  # its connections end with the event loop
     _tell(config, paired)
     return 0
 
 
-async def _listening(desk: PairingDesk, listen: str) -> asyncio.Server:
-    try:
-        return await asyncio.start_server(desk.take, sock=listener(listen), limit=1 << 14)
-    except OSError as error:
-        raise OpenSledError(
-            f"cannot listen on {listen}: {error.strerror}; does another opensled pair run? --listen takes another port"
-        ) from error
-
-
-def _announce(config: PairConfig, port: int) -> AbstractAsyncContextManager[None]:
-    if not config.announce:
-        return nullcontext()
-    from home.discovery import PAIRING, announce
-
-    return announce(PAIRING, config.listen, port)
-
-
 def _show(config: PairConfig, code: str, port: int) -> None:
     """The code, and what to type on the device."""
-    from opensled.net.own_addresses import best_host
-
     host = best_host(config.listen)
     place = host if port == PAIRING_PORT else join_host_port(host, port)
     command = f"opensled edge --pair {code} {place}"
@@ -111,7 +81,7 @@ def _show(config: PairConfig, code: str, port: int) -> None:
 
 def _tell(config: PairConfig, paired: Paired) -> None:
     if config.json:
-        print(json.dumps({"paired": asdict(paired)}), flush=True)
+        print(json.dumps({"paired": paired._asdict()}), flush=True)
         return
     print(visible_line(f"paired {paired.name} ({paired.address}), which calls this server {paired.server}"))
     if paired.renewed:
@@ -130,46 +100,45 @@ def _existing(folder: str) -> Home | None:
     return Home(found) if (found / "tokens.txt").exists() else None
 
 
+def _required(folder: str) -> Home:
+    if home := _existing(folder):
+        return home
+    raise NotFound(NONE_PAIRED)
+
+
 def list_paired(config: PairListConfig) -> int:
     """The paired devices, one a line."""
     from home.desk.devices import paired_devices
 
     home = _existing(config.folder)
     devices = paired_devices(home) if home else []
-    if config.json:
-        print(json.dumps([device._asdict() for device in devices]))
-        return 0
-    for device in devices:
-        how = f"paired {device.when} from {device.address}" if device.when else "a line of your own"
-        print(visible_line(f"{device.name:20} {how}"))
-    if not devices:
-        print("no device is paired; run: opensled pair")
-    return 0
+    lines = [
+        f"{device.name:20} "
+        + (f"paired {device.when} from {device.address}" if device.when else "a line of your own")
+        for device in devices
+    ]
+    return _answer(config, [device._asdict() for device in devices], *(lines or [NONE_PAIRED]))
 
 
 def rename(config: PairRenameConfig) -> int:
     """Call a device otherwise."""
     from home.desk.devices import rename_device
 
-    home = _existing(config.folder)
-    if home is None:
-        raise NotFound("no device is paired; run: opensled pair")
-    new = rename_device(home, config.name, config.new)
+    new = rename_device(_required(config.folder), config.name, config.new)
     words = f"{config.name} is called {new} now; a running server knows it so within a second"
-    print(json.dumps({"renamed": config.name, "name": new}) if config.json else visible_line(words))
-    return 0
+    return _answer(config, {"renamed": config.name, "name": new}, words)
 
 
 def revoke(config: PairRevokeConfig) -> int:
     """Withdraw the token of a device."""
     from home.desk.devices import revoke_device
 
-    home = _existing(config.folder)
-    if home is None:
-        raise NotFound("no device is paired; run: opensled pair")
-    revoke_device(home, config.name)
-    if config.json:
-        print(json.dumps({"revoked": config.name}))
-    else:
-        print(visible_line(f"{config.name} is withdrawn; a running server refuses its next call"))
+    revoke_device(_required(config.folder), config.name)
+    words = f"{config.name} is withdrawn; a running server refuses its next call"
+    return _answer(config, {"revoked": config.name}, words)
+
+
+def _answer(config: PairListConfig | PairRevokeConfig, facts: Any, *lines: str) -> int:
+    """Print the facts for --json, else the lines; returns the exit code."""
+    print(*([json.dumps(facts)] if config.json else map(visible_line, lines)), sep="\n")
     return 0

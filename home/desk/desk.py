@@ -10,14 +10,14 @@ import asyncio
 import ipaddress
 import logging
 from collections import Counter
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from home.desk.devices import add_device, revoke_device
 from home.desk.home import Home
 from home.pairing.channel import PROOF_BYTES, SealedChannel, ServerEnd, fingerprint
 from home.pairing.code import read_code
-from home.pairing.frames import DONE, STORED, PairFrame, Refusal, encode_frame, read_frame, refusal_of
-from home.pairing.handover import Grant, PairRequest, read_request
+from home.pairing.frames import DONE, STORED, PairFrame, Withdrawn, encode_frame, encode_refusal, read_frame
+from home.pairing.handover import Grant, read_request
 from opensled.core.errors import OpenSledError, Overloaded, ProtocolError, Unauthorized
 from opensled.net.address import bare_host, join_host_port
 
@@ -34,8 +34,7 @@ class PairingFailed(OpenSledError):
     code = "pairing_failed"  # no device was paired, and the code does not count any more
 
 
-@dataclass(frozen=True)
-class Paired:
+class Paired(NamedTuple):
     """What came of it."""
 
     name: str
@@ -52,49 +51,30 @@ class PairingDesk:
         self._runs = self._guesses = 0
         self._taken = False  # a device has proved that it knows the code
         self._by_address: Counter[str] = Counter()
-        self._waiting: dict[
-            asyncio.StreamWriter, None
-        ] = {}  # connections without a first message, oldest first
-        self._serving: set[asyncio.Task[None]] = set()
+        # Connections without a first message, oldest first
+        self._waiting: dict[asyncio.StreamWriter, None] = {}
         self.outcome: asyncio.Future[Paired] = asyncio.get_running_loop().create_future()
 
-    def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection to its end, and close it."""
-        task = asyncio.ensure_future(self._serve(reader, writer))
-        self._serving.add(task)
-        task.add_done_callback(self._serving.discard)
-
-    async def close(self) -> None:
-        """End all connections."""
-        for task in self._serving:
-            task.cancel()
-        await asyncio.gather(*self._serving, return_exceptions=True)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await asyncio.wait_for(self._run(reader, writer), TOTAL_SECONDS)
-        except (asyncio.TimeoutError, TimeoutError):
-            log.info("a connection to the pairing port took longer than %g s", TOTAL_SECONDS)
-        finally:
-            writer.close()
-
-    async def _run(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = writer.get_extra_info("peername")
         if peer is None:  # gone again
-            return
+            return writer.close()
         address = _place(peer[0])
         self._by_address[address] += 1
         try:
             self._admit(address, writer)
-            await self._pair(reader, writer, bare_host(peer[0]))
+            await asyncio.wait_for(self._pair(reader, writer, bare_host(peer[0])), TOTAL_SECONDS)
+        except (asyncio.TimeoutError, TimeoutError):
+            log.info("a connection to the pairing port took longer than %g s", TOTAL_SECONDS)
         except (OpenSledError, OSError) as error:
             log.info("a connection to the pairing port ended: %s", error)
-            self._refuse(writer, error)
-        finally:  # both together: else one address could have more silent connections than it may
+            if not writer.is_closing():
+                writer.write(encode_refusal(error))
+        finally:  # all together: else one address could have more silent connections than it may
+            writer.close()
             self._waiting.pop(writer, None)
-            self._by_address[address] -= 1
-            if not self._by_address[address]:
-                del self._by_address[address]
+            self._by_address -= Counter((address,))  # which forgets who has none
 
     def _admit(self, address: str, writer: asyncio.StreamWriter) -> None:
         """Few connections of one address; of many addresses, the one that has been silent for longest gives way."""
@@ -130,7 +110,7 @@ class PairingDesk:
 
     def _require_open(self) -> None:
         if self._taken or self.outcome.done():
-            raise _Withdrawn("the code does not count any more")
+            raise Withdrawn("the code does not count any more")
 
     def _proven(self, end: ServerEnd, proof: bytes) -> SealedChannel:
         """The channel to a device that knows the code. Nothing is awaited in here: no two guesses overlap."""
@@ -162,7 +142,8 @@ class PairingDesk:
         renewed = self._home.name_server([request.host])
         name, token = add_device(self._home, request.name, address)
         try:
-            grant = self._grant(request, name, token)
+            server = join_host_port(request.host, self._server_port)
+            grant = Grant(server, self._home.authority.der, token, name, self._home.signer)
             writer.write(encode_frame(PairFrame.GRANT, channel.proof + channel.seal(grant.encode())))
             if channel.unseal(await read_frame(reader, PairFrame.STORED)) != STORED:
                 raise ProtocolError("the device did not confirm that it stored its token")
@@ -171,30 +152,14 @@ class PairingDesk:
             raise
         writer.write(encode_frame(PairFrame.DONE, channel.seal(DONE)))
         await writer.drain()
-        self.outcome.set_result(Paired(name, address, grant.server, renewed))
-
-    def _grant(self, request: PairRequest, name: str, token: str) -> Grant:
-        server = join_host_port(request.host, self._server_port)
-        return Grant(server, self._home.authority.der, token, name, self._home.signer)
+        self.outcome.set_result(Paired(name, address, server, renewed))
 
     def _fail(self, reason: str) -> None:
         if not self.outcome.done():
             self.outcome.set_exception(PairingFailed(reason))
 
-    def _refuse(self, writer: asyncio.StreamWriter, error: BaseException) -> None:
-        reason = Refusal.WITHDRAWN if isinstance(error, _Withdrawn) else refusal_of(error)
-        if not writer.is_closing():
-            writer.write(encode_frame(PairFrame.REFUSED, bytes((reason,))))
-
-
-class _Withdrawn(OpenSledError):
-    """The code does not count any more."""
-
 
 def _place(host: str) -> str:
     """By what a connection is counted: its IPv4 address, or the network of its IPv6 address, which has many."""
-    address = ipaddress.ip_address(host.partition("%")[0])
-    if isinstance(address, ipaddress.IPv4Address):
-        return str(address)
-    mapped = address.ipv4_mapped
-    return str(mapped or ipaddress.ip_network((address, 64), strict=False))
+    address = ipaddress.ip_address(bare_host(host.partition("%")[0]))
+    return str(address if address.version == 4 else ipaddress.ip_network((address, 64), strict=False))

@@ -38,25 +38,17 @@ def add_device(home: Home, wish: str, address: str) -> tuple[str, str]:
     """(name, token) of one more device, which is called like `wish` as far as that name is safe and free."""
     token = secrets.token_hex(TOKEN_BYTES)
     with home.lock_folder():
-        lines = _lines(home)
-        taken = {device.name for device in map(_device, lines) if device} | {LOCAL_TENANT}
+        taken = {LOCAL_TENANT, *(device.name for device in paired_devices(home))}
         name = safe_name(wish, frozenset(taken))
         when = time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime())
-        _write(home, [*lines, f"{token} {name} # paired {when} from {address}"])
+        _write(home, [*_lines(home), f"{token} {name} # paired {when} from {address}"])
     return name, token
 
 
 def revoke_device(home: Home, name: str) -> None:
     """Take the tokens of `name` away; raises NotFound without one."""
     with home.lock_folder():
-        lines = _lines(home)
-        kept = [line for line in lines if (device := _device(line)) is None or device.name != name]
-        if len(kept) == len(lines):
-            known = (device.name for device in map(_device, lines) if device)
-            raise NotFound(
-                f"no device is called {name!r}; see: opensled pair list{did_you_mean(name, known)}"
-            )
-        _write(home, kept)
+        _write(home, [line for line, called in _named_lines(home, name) if called != name])
 
 
 def rename_device(home: Home, name: str, wish: str) -> str:
@@ -65,19 +57,22 @@ def rename_device(home: Home, name: str, wish: str) -> str:
     Raises NotFound without such a device, UsageError for a name that is taken.
     """
     with home.lock_folder():
-        lines = _lines(home)
-        named = [(line, _device(line)) for line in lines]
-        known = {device.name for _, device in named if device}
-        if name not in known:
-            raise NotFound(
-                f"no device is called {name!r}; see: opensled pair list{did_you_mean(name, known)}"
-            )
-        new = safe_name(wish)
-        if new in {*known, LOCAL_TENANT}:
+        named, new = _named_lines(home, name), safe_name(wish)
+        if new in {LOCAL_TENANT, *(called for _, called in named)}:
             raise UsageError(f"the name {new!r} is taken; choose another")
         pattern = re.compile(rf"^(\s*\S+\s+){re.escape(name)}(?!\S)")
-        _write(home, [pattern.sub(rf"\g<1>{new}", line) if device else line for line, device in named])
+        _write(home, [pattern.sub(rf"\g<1>{new}", line) if called else line for line, called in named])
     return new
+
+
+def _named_lines(home: Home, name: str) -> list[tuple[str, str]]:
+    """The lines, each with its device's name, "" = none; raises NotFound without a device `name`."""
+    devices = [(line, _device(line)) for line in _lines(home)]
+    named = [(line, device.name if device else "") for line, device in devices]
+    known = [called for _, called in named if called]
+    if name not in known:
+        raise NotFound(f"no device is called {name!r}; see: opensled pair list{did_you_mean(name, known)}")
+    return named
 
 
 def _lines(home: Home) -> list[str]:

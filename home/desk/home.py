@@ -11,18 +11,10 @@ import secrets
 import socket
 import stat
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from home.desk.authority import (
-    Authority,
-    age,
-    names_in,
-    new_key,
-    private_pem,
-    read_certificate,
-    read_key,
-)
+from home.desk.authority import Authority, names_in, new_key, private_pem, read_certificate, read_key
 from home.pairing.handover import is_host
 from opensled.cli.config import user_folder
 from opensled.core.errors import UsageError
@@ -34,9 +26,9 @@ YEAR = datetime.timedelta(days=365)
 AUTHORITY_LIFETIME, LIFETIME = 20 * YEAR, 2 * YEAR  # Apple refuses servers' certificates beyond 825 days
 RENEWED_AFTER = YEAR  # the server's certificate, within a day
 MAX_NAMES = 64  # in a certificate; of more, those asked for first go
-TOKENS_HEAD = (
-    b"# Tokens of paired devices: opensled pair adds a line, opensled pair revoke NAME takes it away.\n"
-)
+TOKENS_HEAD = b"""\
+# Tokens of paired devices: opensled pair adds a line, opensled pair revoke NAME takes it away.
+"""
 
 
 def home_folder(given: str) -> Path:
@@ -56,7 +48,9 @@ class Home:
         self._make_folder()
         with self.lock_folder():
             self.authority = self._authority()
-            self._make_key()
+            if not self.key.exists():
+                # It stays while its certificates change, so that no reader sees two that do not match
+                write_whole(self.key, private_pem(new_key()), private=True)
             if not self.tokens.exists():
                 write_whole(self.tokens, TOKENS_HEAD, private=True)
         self.name_server(())
@@ -88,16 +82,14 @@ class Home:
     def lock_folder(self) -> Iterator[None]:
         """While inside, no other process changes the folder."""
         try:
-            lock = (self.folder / ".lock").open("w")
+            file = (self.folder / ".lock").open("w")
         except OSError as error:
             raise UsageError(f"{self.folder} cannot be written: {error.strerror}") from error
-        with lock:
-            try:
-                import fcntl  # not everywhere
-            except ImportError:
-                pass
-            else:
-                fcntl.flock(lock.fileno(), fcntl.LOCK_EX)
+        with file:
+            with suppress(ImportError):  # not everywhere
+                import fcntl
+
+                fcntl.flock(file.fileno(), fcntl.LOCK_EX)
             yield
 
     def _authority(self) -> Authority:
@@ -105,15 +97,10 @@ class Home:
             # Two homes of one name would be taken for each other until a signature fails
             name = f"{NAME} of {socket.gethostname()[:30]}, {secrets.token_hex(4)}"
             made = Authority.new(name, LIFETIME, AUTHORITY_LIFETIME)
-            write_whole(self._ca_key, made.key_pem, private=True)
+            write_whole(self._ca_key, private_pem(made.key), private=True)
             write_whole(self.ca, made.pem)
         key = read_secret(self._ca_key, "key file")
         return Authority.read(read_bytes(self.ca, "certificate file"), key, LIFETIME, str(self.folder))
-
-    def _make_key(self) -> None:
-        """The server's key stays while its certificates change, so that no reader sees two that do not match."""
-        if not self.key.exists():
-            write_whole(self.key, private_pem(new_key()), private=True)
 
     def name_server(self, hosts: Iterable[str]) -> bool:
         """Let the server's certificate name these hosts, this machine, and all that it named before.
@@ -137,7 +124,8 @@ class Home:
         known = read_certificate(read_bytes(self.cert, "certificate file"), str(self.cert))
         if not self.authority.has_signed(known):
             return [], True
-        return names_in(known), age(known) > RENEWED_AFTER
+        now = datetime.datetime.now(datetime.timezone.utc)
+        return names_in(known), now - known.not_valid_before_utc > RENEWED_AFTER
 
 
 def _own_names() -> list[str]:

@@ -1,4 +1,4 @@
-"""A server that runs for years renews its certificate in time."""
+"""The certificate and the tokens of `opensled serve --paired`; a server that runs for years renews the one in time."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from opensled.core.errors import UsageError
@@ -16,6 +17,25 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DAY_SECONDS = 86_400.0
+
+
+def with_home(config: ServeConfig) -> ServeConfig:
+    """`config` with the files of --folder in their places, if it says --paired; they are made where they are missing.
+
+    Raises UsageError.
+    """
+    if not config.paired:
+        if config.folder:
+            raise UsageError("--folder is the folder of paired devices: add --paired, or leave it out")
+        return config
+    given = [name for name in ("tls_cert", "tls_key", "tokens") if getattr(config, name)]
+    if given:
+        flags = " and ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise UsageError(f"--paired brings its own certificate and tokens: leave out {flags}, or --paired")
+    from home.desk.home import Home, home_folder
+
+    home = Home(home_folder(config.folder))
+    return replace(config, tls_cert=str(home.cert), tls_key=str(home.key), tokens=str(home.tokens))
 
 
 @asynccontextmanager

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from dataclasses import dataclass
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives import hashes
@@ -49,9 +48,8 @@ class DeviceEnd:
 
     def channel(self, answer: bytes) -> tuple[SealedChannel, bytes]:
         """The channel, and the fingerprint of the server's authority. Raises ProtocolError."""
-        element = _element(answer, ANSWER_BYTES)
-        key = _finish(self._pake, element)
-        return SealedChannel(_keys(key, self.hello, answer), own=0), answer[HELLO_BYTES:]
+        shared = _finish(self._pake, _element(answer, ANSWER_BYTES))
+        return SealedChannel(shared, self.hello, answer, own=0), answer[HELLO_BYTES:]
 
 
 class ServerEnd:
@@ -68,7 +66,7 @@ class ServerEnd:
 
     def channel(self) -> SealedChannel:
         """Raises ProtocolError."""
-        return SealedChannel(_keys(_finish(self._pake, self._element), self._hello, self.answer), own=1)
+        return SealedChannel(_finish(self._pake, self._element), self._hello, self.answer, own=1)
 
 
 def _element(message: bytes, length: int) -> bytes:
@@ -89,29 +87,19 @@ def _finish(pake: SPAKE2_A | SPAKE2_B, element: bytes) -> bytes:
     return key
 
 
-@dataclass(frozen=True)
-class Keys:
-    """What both ends derive; each pair is (the device's, the server's)."""
-
-    proofs: tuple[bytes, bytes]  # what shows that its sender has the key
-    seals: tuple[bytes, bytes]
-
-
-def _keys(shared: bytes, hello: bytes, answer: bytes) -> Keys:
-    """Both first messages have fixed lengths, so joined they are unambiguous."""
-    heard = hashlib.sha256(hello + answer).digest()
-    derived = HKDF(hashes.SHA256(), 4 * KEY_BYTES, salt=heard, info=VERSION + b" keys").derive(shared)
-    parts = [derived[place : place + KEY_BYTES] for place in range(0, len(derived), KEY_BYTES)]
-    device, server = (hmac.digest(key, heard, "sha256") for key in parts[:2])
-    return Keys((device, server), (parts[2], parts[3]))
-
-
 class SealedChannel:
-    """Sealed messages in both directions, in order. `own`: 0 at the device, 1 at the server."""
+    """Sealed messages in both directions, in order."""
 
-    def __init__(self, keys: Keys, own: int) -> None:
-        self.proof, self._awaited = keys.proofs[own], keys.proofs[1 - own]
-        self._out, self._in = ChaCha20Poly1305(keys.seals[own]), ChaCha20Poly1305(keys.seals[1 - own])
+    def __init__(self, shared: bytes, hello: bytes, answer: bytes, own: int) -> None:
+        """`own`: 0 at the device, 1 at the server. Both first messages have fixed lengths, so joined they are
+        unambiguous."""
+        heard = hashlib.sha256(hello + answer).digest()
+        derived = HKDF(hashes.SHA256(), 4 * KEY_BYTES, salt=heard, info=VERSION + b" keys").derive(shared)
+        keys = [derived[place : place + KEY_BYTES] for place in range(0, len(derived), KEY_BYTES)]
+        proofs = [hmac.digest(key, heard, "sha256") for key in keys[:2]]  # of having the key, by its sender
+        seals = [ChaCha20Poly1305(key) for key in keys[2:]]
+        self.proof, self._awaited = proofs[own], proofs[1 - own]
+        self._out, self._in = seals[own], seals[1 - own]
         self._sent = self._received = 0
 
     def require_proof(self, given: bytes) -> None:

@@ -8,16 +8,12 @@ import secrets
 from opensled.core.errors import UsageError
 
 DIGITS = 8
-GROUP = 4
 
 
 def new_code() -> str:
     """A fresh code, as it is shown: "4821-0937"."""
-    return format_digits(f"{secrets.randbelow(10**DIGITS):0{DIGITS}}")
-
-
-def format_digits(digits: str) -> str:
-    return f"{digits[:GROUP]}-{digits[GROUP:]}"
+    digits = f"{secrets.randbelow(10**DIGITS):0{DIGITS}}"
+    return f"{digits[: DIGITS // 2]}-{digits[DIGITS // 2 :]}"
 
 
 def read_code(typed: str) -> str:

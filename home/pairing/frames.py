@@ -21,16 +21,11 @@ class PairFrame(IntEnum):
     GRANT = 4
     STORED = 5
     DONE = 6
-    REFUSED = 7  # instead of any frame of the server; its body is one byte, a `Refusal`
+    REFUSED = 7  # instead of any frame of the server; its body is one byte, of `_REFUSALS`
 
 
-class Refusal(IntEnum):
-    """Why the server ends a run."""
-
-    WRONG_CODE = 1
-    WITHDRAWN = 2
-    BUSY = 3
-    FAULT = 4
+class Withdrawn(Unauthorized):
+    """The code does not count any more."""
 
 
 # Most bytes of a body
@@ -45,22 +40,19 @@ MOST = {
 }
 STORED, DONE = b"stored", b"done"
 
-_REFUSED: dict[int, tuple[type[OpenSledError], str]] = {
-    Refusal.WRONG_CODE: (Unauthorized, WRONG_CODE),
-    Refusal.WITHDRAWN: (
-        Unauthorized,
-        "the code does not count any more; run opensled pair on the server again",
-    ),
-    Refusal.BUSY: (Overloaded, "too many connections of this address to the pairing port; try again"),
-    Refusal.FAULT: (ProtocolError, "the server did not understand this device; bring both to one release"),
+# The body of a refusal: what the device is told, and of which error of the server; the last counts for all others
+_REFUSALS: dict[int, tuple[type[OpenSledError], str]] = {
+    2: (Withdrawn, "the code does not count any more; run opensled pair on the server again"),
+    1: (Unauthorized, WRONG_CODE),
+    3: (Overloaded, "too many connections of this address to the pairing port; try again"),
+    4: (ProtocolError, "the server did not understand this device; bring both to one release"),
 }
 
 
-def refusal_of(error: BaseException) -> Refusal:
-    """What the other end is told of an error."""
-    if isinstance(error, Unauthorized):
-        return Refusal.WRONG_CODE
-    return Refusal.BUSY if isinstance(error, Overloaded) else Refusal.FAULT
+def encode_refusal(error: BaseException) -> bytes:
+    """The frame that tells the other end of an error."""
+    known = (number for number, (kind, _) in _REFUSALS.items() if isinstance(error, kind))
+    return encode_frame(PairFrame.REFUSED, bytes((next(known, max(_REFUSALS)),)))
 
 
 def encode_frame(kind: PairFrame, body: bytes) -> bytes:
@@ -85,14 +77,11 @@ async def _read(reader: asyncio.StreamReader, kind: PairFrame) -> bytes:
     """The length is looked at before the body is waited for."""
     head = await reader.readexactly(3)
     length = int.from_bytes(head[1:], "big")
-    if (
-        head[0] == PairFrame.REFUSED
-        and kind in (PairFrame.ANSWER, PairFrame.GRANT, PairFrame.DONE)
-        and length == 1
-    ):
+    is_of_server = kind in (PairFrame.ANSWER, PairFrame.GRANT, PairFrame.DONE)
+    if is_of_server and head[0] == PairFrame.REFUSED and length == 1:
         reason = (await reader.readexactly(1))[0]
-        kind_of_error, message = _REFUSED.get(reason, _REFUSED[Refusal.FAULT])
-        raise kind_of_error(message)
+        error, message = _REFUSALS.get(reason, _REFUSALS[max(_REFUSALS)])
+        raise error(message)
     if head[0] != kind or length > MOST[kind]:
         raise ProtocolError("the other end sent an invalid pairing message")
     return await reader.readexactly(length)

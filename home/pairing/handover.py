@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import re
 import ssl
-from dataclasses import MISSING, asdict, dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from opensled.core.errors import ProtocolError, UsageError
-from opensled.net.address import host_port
+from opensled.net.address import as_ip, host_port
 
 MAX_NAME = 32  # characters of a device's name
 MAX_HOST = 253  # of a host's name (RFC 1035)
@@ -21,11 +19,9 @@ _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
 
 def is_host(host: str) -> bool:
     """Whether this is an IP address, or a name that a certificate and a URL can hold."""
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return len(host) <= MAX_HOST and _HOST.fullmatch(host) is not None
-    return "%" not in host  # a certificate cannot name an address of one link
+    if as_ip(host):
+        return "%" not in host  # a certificate cannot name an address of one link
+    return len(host) <= MAX_HOST and _HOST.fullmatch(host) is not None
 
 
 def safe_name(given: str, taken: frozenset[str] = frozenset()) -> str:
@@ -38,19 +34,17 @@ def safe_name(given: str, taken: frozenset[str] = frozenset()) -> str:
     return name
 
 
-@dataclass(frozen=True)
-class PairRequest:
+class PairRequest(NamedTuple):
     """From the device: how it called the server, and its own name."""
 
     host: str
     name: str
 
     def encode(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
+        return json.dumps(self._asdict()).encode()
 
 
-@dataclass(frozen=True)
-class Grant:
+class Grant(NamedTuple):
     """From the server: all that the device needs from now on."""
 
     server: str  # HOST:PORT
@@ -64,7 +58,7 @@ class Grant:
         return ssl.DER_cert_to_PEM_cert(self.authority)
 
     def encode(self) -> bytes:
-        return json.dumps(asdict(self) | {"authority": self.authority_pem}).encode()
+        return json.dumps(self._asdict() | {"authority": self.authority_pem}).encode()
 
 
 def read_request(text: bytes) -> PairRequest:
@@ -100,9 +94,7 @@ def _fields(text: bytes, kind: type[PairRequest] | type[Grant]) -> dict[str, str
         found: Any = json.loads(text)
     except (ValueError, RecursionError):
         found = None
-    known = {each.name: each.default for each in fields(kind) if each.default is not MISSING}
-    said = {**known, **found} if isinstance(found, dict) else {}
-    names = [each.name for each in fields(kind)]
-    if not all(isinstance(said.get(name), str) for name in names):
+    said = {**kind._field_defaults, **found} if isinstance(found, dict) else {}
+    if not all(isinstance(said.get(name), str) for name in kind._fields):
         raise ProtocolError("the other end sent an invalid pairing message")
-    return {name: said[name] for name in names}
+    return {name: said[name] for name in kind._fields}

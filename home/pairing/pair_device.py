@@ -36,7 +36,7 @@ def pair_first(config: EdgeConfig) -> EdgeConfig:
     from home.pairing import channel  # noqa: F401  a missing library is an error now, not when the code is used
 
     host, port = _place(config.host or discovery.find(discovery.PAIRING))
-    _require_keeping()
+    paired.require_folder()  # before the code is used up
     grant = asyncio.run(pair(host, port, digits, config.device_name or socket.gethostname()))
     tell(f"paired with {grant.server}, where this device is called {grant.name}; from now on opensled edge, chat, "
          "generate and doctor use it")  # fmt: skip
@@ -50,12 +50,6 @@ def _place(given: str) -> tuple[str, int]:
     if not is_host(host):
         raise UsageError(f"{given!r} is not a host; write HOST or HOST:PORT as opensled pair shows it")
     return host, port
-
-
-def _require_keeping() -> None:
-    """Refused before the code is used up."""
-    if paired.paired_folder() is None:
-        raise UsageError("OPENSLED_NO_CONFIG is set, so a pairing cannot be kept; unset it")
 
 
 async def pair(host: str, port: int, digits: str, name: str) -> Grant:

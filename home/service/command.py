@@ -1,4 +1,4 @@
-"""`opensled service install` and `opensled service remove`."""
+"""`opensled service install`, `opensled service remove` and `opensled service status`."""
 
 from __future__ import annotations
 
@@ -9,25 +9,33 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from home.service import manager as systemd
 from home.service import unit_files
-from home.service.config import InstallConfig, RemoveConfig, known_service
+from home.service.config import SERVICES, InstallConfig, RemoveConfig, StatusConfig, known_service
 from home.service.manager import Manager
 from home.service.service_flags import check_flags
 from home.service.service_plan import ServicePlan, Step, installation, removal
+from home.service.unit_text import facts_of
 from opensled.core.errors import OpenSledError, UsageError
+from opensled.core.printable import visible_line
 from opensled.process.logs import announce
 
 RETRIED = "auto-restart"  # systemd's word for a service that ended with an error and is to be started again
 START_SECONDS = 60.0  # for which the end of a start is awaited; systemd goes on after that
+STARTS = {  # by the state in which they end
+    "active": "{name} runs, and starts at every boot",
+    RETRIED: "{name} is installed, and cannot start yet: {error}. systemd tries again every 5 seconds",
+    "activating": "{name} is still starting; see: opensled service status",
+}
 
 
 def install(config: InstallConfig) -> int:
     """Write a unit and start it at every boot, or change it; returns the exit code."""
     known_service(config.service)
-    manager, flags = _manager(config), check_flags(config.service, config.flags)
-    plan = installation(manager, config.service, flags)
+    manager, values = _manager(config), check_flags(config.service, config.flags)
+    plan = installation(manager, config.service, values)
     _warn_of_variables(manager.command("edit", manager.unit(config.service).name))
     if config.dry_run:
         for each in plan.hindrances:
@@ -41,8 +49,15 @@ def install(config: InstallConfig) -> int:
         systemd.await_user_manager()
     changed = [path for path, text in plan.files.items() if unit_files.write(path, text)]
     unit_files.delete(plan.gone)
-    _tell_files(changed, plan)
-    _run(plan.after if changed or plan.gone else _start_steps(manager, config.service))
+    for path in plan.files:
+        _say(f"{'wrote' if path in changed else 'unchanged:'} {path}")
+    for path in plan.gone:
+        _say(f"deleted {path}")
+    if changed or plan.gone:
+        _run(plan.after)
+    else:  # answers that are under way go on
+        name = manager.unit(config.service).name
+        _run(Step(manager.command(*words, name)) for words in (("enable",), ("start", "--no-block")))
     if manager.system and plan.facts.secrets:
         announce(
             f"systemd hands the service copies of these files at its start: {', '.join(plan.facts.secrets)}; "
@@ -73,29 +88,16 @@ def _warn_of_variables(edit: Sequence[str]) -> None:
         )
 
 
-def _tell_files(changed: list[Path], plan: ServicePlan) -> None:
-    for path in plan.files:
-        _say(f"{'wrote' if path in changed else 'unchanged:'} {path}")
-    for path in plan.gone:
-        _say(f"deleted {path}")
-
-
-def _start_steps(manager: Manager, service: str) -> list[Step]:
-    """An installation that is repeated does not stop answers that are under way."""
-    name = manager.unit(service).name
-    return [Step(manager.command(*words, name)) for words in (("enable",), ("start", "--no-block"))]
-
-
 def _report_start(manager: Manager, config: InstallConfig, plan: ServicePlan) -> int:
     """Wait for the end of the start, and say how it went; returns the exit code."""
     name, state = manager.unit(config.service).name, _wait_for_state(manager, config.service)
     found = manager.last_error(config.service) if state in ("failed", RETRIED) else None
-    error = found.text if found else ""
+    error = found[0] if found else ""
     if config.json:
         outcome = {"state": state, "error": error or None, "page": plan.facts.page or None}
         print(json.dumps({**plan.document(), **outcome}))
     elif state != "failed":
-        print(_format_state(name, state, error))
+        print(STARTS[state].format(name=name, error=error))
         if plan.facts.page:
             print(f"the page: {plan.facts.page}")
     if state == "failed":
@@ -104,14 +106,6 @@ def _report_start(manager: Manager, config: InstallConfig, plan: ServicePlan) ->
             f"install again, or: opensled service remove {config.service}"
         )
     return 0
-
-
-def _format_state(name: str, state: str, error: str) -> str:
-    if state == "active":
-        return f"{name} runs, and starts at every boot"
-    if state == RETRIED:
-        return f"{name} is installed, and cannot start yet: {error}. systemd tries again every 5 seconds"
-    return f"{name} is still starting; see: opensled service status"
 
 
 def _wait_for_state(manager: Manager, service: str) -> str:
@@ -164,7 +158,7 @@ def _run(steps: Iterable[Step]) -> None:
     for step in steps:
         _say(f"+ {step}")
         try:
-            systemd.run(step.words, step.environment)
+            systemd.run(step.words, step.variables)
         except OpenSledError as error:
             if not step.may_fail:
                 raise OpenSledError("; ".join(filter(None, [str(error), step.remedy]))) from error
@@ -172,3 +166,57 @@ def _run(steps: Iterable[Step]) -> None:
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
+
+
+def status(config: StatusConfig) -> int:
+    """Show every service that is installed; returns the exit code."""
+    managers = [systemd.current(), *([] if systemd.current().system else [Manager(system=True)])]
+    found = [_state(each, name) for each in managers for name in SERVICES if each.unit(name).is_file()]
+    if config.json:
+        print(json.dumps(found))
+    elif not found:
+        folders = " or ".join(str(each.folder) for each in managers)
+        print(f"no service is installed in {folders}; one for this device: opensled service install edge")
+    else:
+        print(*map(_lines, found), sep="\n\n")
+    return 0
+
+
+def _state(manager: Manager, service: str) -> dict[str, Any]:
+    """One installed service; times are seconds since 1970 (UTC), None = unknown."""
+    path, shown = manager.unit(service), manager.show(service)
+    since, error = shown.get("StateChangeTimestamp", "")[1:], manager.last_error(service)
+    return {
+        "service": service,
+        "of": "system" if manager.system else "user",
+        "unit": str(path),
+        "state": shown.get("ActiveState", "unknown"),  # as systemd spells it; unknown = it cannot be asked
+        "since": float(since) if since.isdigit() else None,  # of --timestamp=unix, such as @1700000000
+        "at_boot": shown.get("UnitFileState") == "enabled",
+        "restarts": int(shown.get("NRestarts", "0") or 0),  # since it was started by hand
+        "page": _page(path),
+        "last_error": error and error[0],
+        "last_error_at": error and error[1],
+    }
+
+
+def _page(path: Path) -> str | None:
+    """From a unit that `opensled service install` wrote; None for another one."""
+    try:
+        return facts_of(unit_files.read_ours(path) or "").page or None
+    except UsageError:
+        return None
+
+
+def _lines(each: dict[str, Any]) -> str:
+    since = f" since {_clock(each['since'])}" if each["since"] else ""
+    boot = "starts at every boot" if each["at_boot"] else "does not start at boot"
+    head = f"opensled-{each['service']} ({each['of']}): {each['state']}{since}; {boot}; {each['restarts']} restarts"
+    lines = [head, f"  page        {each['page']}"] if each["page"] else [head]
+    if each["last_error"] and each["last_error_at"]:
+        lines.append(f"  last error  {_clock(each['last_error_at'])}: {visible_line(each['last_error'])}")
+    return "\n".join([*lines, f"  unit        {each['unit']}"])
+
+
+def _clock(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))

@@ -10,10 +10,9 @@ import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from opensled.core.errors import OpenSledError, UsageError
 from opensled.core.files import user_path
@@ -23,13 +22,7 @@ SYSTEM_UNITS = Path("/etc/systemd/system")
 PROPERTIES = "ActiveState,SubState,Job,UnitFileState,StateChangeTimestamp,NRestarts"
 LINES = 400  # of the journal that are searched for an error
 PATIENCE = 30.0  # seconds for one command of systemd
-
-
-class _LoggedError(NamedTuple):
-    """A line of a journal."""
-
-    text: str
-    at: float  # seconds since 1970 (UTC)
+LoggedError = tuple[str, float]  # a line of a journal, and its time in seconds since 1970 (UTC)
 
 
 @dataclass(frozen=True)
@@ -58,18 +51,12 @@ class Manager:
         words = self.command("show", "--timestamp=unix", f"--property={PROPERTIES}", self.unit(service).name)
         return dict(line.partition("=")[::2] for line in _output(words).splitlines())
 
-    def last_error(self, service: str) -> _LoggedError | None:
+    def last_error(self, service: str) -> LoggedError | None:
         """The newest line of a service's journal that tells an error; None without one, or if it may not be read."""
         words = ["journalctl", "--system" if self.system else "--user", f"--unit={self.unit(service).name}"]
-        words += [
-            f"--lines={LINES}",
-            "--output=json",
-            "--output-fields=MESSAGE,PRIORITY",
-            "--no-pager",
-            "--quiet",
-        ]
+        words += f"--lines={LINES} --output=json --output-fields=MESSAGE,PRIORITY --no-pager --quiet".split()
         errors = list(filter(None, map(_error, reversed(_output(words).splitlines()))))
-        causes = (each for each in errors if not _CONSEQUENCE.search(each.text))
+        causes = (each for each in errors if not _CONSEQUENCE.search(each[0]))
         return next(causes, errors[0] if errors else None)
 
 
@@ -91,10 +78,10 @@ def require() -> None:
         )
 
 
-def run(words: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
-    """Run a command; raises OpenSledError with what it complains of."""
+def run(words: Sequence[str], variables: Iterable[str] = ()) -> None:
+    """Run a command, with variables (NAME=VALUE) of its own; raises OpenSledError with what it complains of."""
     try:
-        done = _call(words, environment)
+        done = _call(words, variables)
     except FileNotFoundError as error:
         raise OpenSledError(f"there is no {words[0]} here") from error
     if done.returncode:
@@ -111,11 +98,11 @@ def _output(words: Sequence[str]) -> str:
 
 
 def _call(
-    words: Sequence[str], environment: Mapping[str, str] | None = None, timeout: float | None = None
+    words: Sequence[str], variables: Iterable[str] = (), timeout: float | None = None
 ) -> subprocess.CompletedProcess[str]:
     """With the folder by which a user's manager is found, which a shell after `su` lacks."""
     base = {"XDG_RUNTIME_DIR": f"/run/user/{os.getuid()}", "LC_ALL": "C.UTF-8"}
-    settings = {**base, **os.environ, **(environment or {})}
+    settings = {**base, **os.environ, **dict(each.split("=", 1) for each in variables)}
     return subprocess.run(
         words, env=settings, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout
     )
@@ -143,25 +130,15 @@ def await_user_manager(seconds: float = PATIENCE) -> None:
         time.sleep(0.2)
 
 
-def _error(line: str) -> _LoggedError | None:
+def _error(line: str) -> LoggedError | None:
     """What an entry of the journal tells, if that is an error."""
     try:
         entry = json.loads(line)
-        message, priority = str(entry["MESSAGE"]), int(entry.get("PRIORITY", 6))
-        at = int(entry["__REALTIME_TIMESTAMP"]) / 1e6
+        message, at = str(entry["MESSAGE"]), int(entry["__REALTIME_TIMESTAMP"]) / 1e6
+        fails = int(entry.get("PRIORITY", 6)) <= 3 or message.startswith(("error: ", "ERROR ", "CRITICAL "))
+        if message.startswith("{"):  # a log line in JSON (opensled/process/logs.py)
+            record = json.loads(message)
+            message, fails = str(record["message"]), record["level"] in ("error", "critical")
     except (ValueError, KeyError, TypeError):
         return None
-    if message.startswith("{"):
-        message = _error_message(message)
-    elif priority > 3 and not message.startswith(("error: ", "ERROR ", "CRITICAL ")):
-        return None
-    return _LoggedError(message.removeprefix("error: "), at) if message else None
-
-
-def _error_message(message: str) -> str:
-    """The message of a log line in JSON (opensled/process/logs.py) if its level is an error."""
-    try:
-        record = json.loads(message)
-        return str(record["message"]) if record["level"] in ("error", "critical") else ""
-    except (ValueError, KeyError, TypeError):
-        return ""
+    return (message.removeprefix("error: "), at) if fails and message else None

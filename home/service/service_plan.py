@@ -4,47 +4,44 @@ from __future__ import annotations
 
 import shlex
 import subprocess
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from home.service import manager as systemd
 from home.service.config import SERVICES
 from home.service.manager import Manager
-from home.service.pairing_files import folders, with_pairing
-from home.service.service_flags import Given, model_names, value_of
+from home.service.service_flags import Values, model_names, named_paths, pairing_folders, with_pairing
 from home.service.unit_files import read_ours
 from home.service.unit_text import Facts, drop_ins, facts_of, hindrances, program, unit
 from opensled.cli.child_server import clean_environment
+from opensled.cli.config import options
+from opensled.cli.main import CONFIGS
 from opensled.core.errors import NotFound
 
 SYSTEM_CACHE = Path("/var/cache")  # CacheDirectory= of a service lies there
 
 
-@dataclass(frozen=True)
-class Step:
-    """A command, with variables on top of the environment; it `may_fail` where there may be nothing to do."""
+class Step(NamedTuple):
+    """A command, with variables (NAME=VALUE) of its own; it `may_fail` where there may be nothing to do."""
 
     words: tuple[str, ...]
-    environment: dict[str, str] = field(default_factory=dict)
+    variables: tuple[str, ...] = ()
     may_fail: bool = False
     remedy: str = ""  # what to do if it fails
 
     def __str__(self) -> str:
-        settings = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
-        return " ".join([*settings, shlex.join(self.words)])
+        return shlex.join((*self.variables, *self.words))
 
 
-@dataclass(frozen=True)
-class ServicePlan:
+class ServicePlan(NamedTuple):
     """Steps `before`, then `files` to write (path -> text) and to delete (`gone`), then steps `after`."""
 
-    files: dict[Path, str] = field(default_factory=dict)
-    gone: tuple[Path, ...] = ()
-    before: tuple[Step, ...] = ()
-    after: tuple[Step, ...] = ()
-    facts: Facts = field(default_factory=Facts)
+    files: dict[Path, str]
+    gone: tuple[Path, ...]
+    before: tuple[Step, ...]
+    after: tuple[Step, ...]
+    facts: Facts
     hindrances: tuple[str, ...] = ()  # why the service could not start
 
     def document(self) -> dict[str, Any]:
@@ -56,27 +53,29 @@ class ServicePlan:
         }
 
 
-def installation(manager: Manager, service: str, flags: Sequence[Given]) -> ServicePlan:
+def installation(manager: Manager, service: str, values: Values) -> ServicePlan:
     """How to install a service, or to change an installed one. Raises UsageError for files of someone else."""
     path = manager.unit(service)
     read_ours(path)
-    starts_lingering = not manager.system and not systemd.lingers()
-    secrets = () if manager.system else map(str, folders(service, flags))
-    flags = with_pairing(service, flags, manager.system)
-    facts = Facts(
-        _page(service, flags), starts_lingering or _made_linger(manager), (*secrets, *_secrets(flags))
-    )
+    lingers = manager.system or systemd.lingers()
+    folders = [] if manager.system else pairing_folders(service, values)
+    values = with_pairing(service, values) if manager.system else values
+    secrets = (*folders, *named_paths(service, values, credentials=True))
+    facts = Facts(_page(service, values), not lingers or _made_linger(manager), tuple(map(str, secrets)))
     folder = path.with_name(f"{path.name}.d")
-    extra = drop_ins({each.option.name: each.value for each in flags}, manager.system)
-    files = {path: unit(service, flags, facts, manager.system)}
-    files |= {folder / name: text for name, text in extra.items()}
+    files = {path: unit(service, values, facts, manager.system)}
+    files |= {folder / name: text for name, text in drop_ins(values, manager.system).items()}
     stale = tuple(found for found in _written_drop_ins(folder) if found not in files)
-    lingering = [_lingering(systemd.account())] if starts_lingering else []
-    fetching = _fetching(manager, service, flags)
+    before = [*_fetching(manager, service, values)]
+    if not lingers:
+        words = ("loginctl", "enable-linger", systemd.account())
+        before.append(
+            Step(words, remedy=f"an administrator can allow it: sudo {' '.join(words)}; then install again")
+        )
     commands = (("daemon-reload",), ("enable", path.name), ("restart", "--no-block", path.name))
     after = tuple(Step(manager.command(*words)) for words in commands)
-    found = tuple(hindrances(flags)) if manager.system else ()
-    return ServicePlan(files, stale, (*fetching, *lingering), after, facts, found)
+    found = tuple(hindrances(service, values)) if manager.system else ()
+    return ServicePlan(files, stale, tuple(before), after, facts, found)
 
 
 def removal(manager: Manager, service: str) -> ServicePlan:
@@ -100,17 +99,10 @@ def removal(manager: Manager, service: str) -> ServicePlan:
     return ServicePlan({}, gone, tuple(before), tuple(after), facts)
 
 
-def _lingering(account: str) -> Step:
-    words = ("loginctl", "enable-linger", account)
-    return Step(words, remedy=f"an administrator can allow it: sudo {' '.join(words)}; then install again")
-
-
 def _made_linger(manager: Manager) -> bool:
     """Whether an earlier installation let services of this user run without a login."""
-    texts = [
-        path.read_text("utf-8", "replace") for each in SERVICES if (path := manager.unit(each)).is_file()
-    ]
-    return any(facts_of(text).lingers for text in texts)
+    units = filter(Path.is_file, map(manager.unit, SERVICES))
+    return any(facts_of(path.read_text("utf-8", "replace")).lingers for path in units)
 
 
 def _written_drop_ins(folder: Path) -> list[Path]:
@@ -118,31 +110,24 @@ def _written_drop_ins(folder: Path) -> list[Path]:
     return [path for path in sorted(folder.glob("opensled-*.conf")) if read_ours(path) is not None]
 
 
-def _page(service: str, flags: Sequence[Given]) -> str:
+def _page(service: str, values: Values) -> str:
     """The address at which a browser on this machine finds the page."""
-    address = value_of(flags, service, "http")
-    if not address:
+    defaults = {item.name: item.default for item in options(CONFIGS.get(service))}
+    if not (address := (defaults | values).get("http")):  # a relay has none
         return ""
     host, _, port = address.rpartition(":")
     name = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]", "": "127.0.0.1"}.get(host, host)
     certified = ("http_tls_cert",) if service == "edge" else ("tls_cert", "paired")
-    cert = any(value_of(flags, service, name) for name in certified)
-    return f"{'https' if cert else 'http'}://{name}:{port}/"
+    return f"{'https' if any(map(values.get, certified)) else 'http'}://{name}:{port}/"
 
 
-def _secrets(flags: Sequence[Given]) -> tuple[str, ...]:
-    return tuple(str(each.path) for each in flags if each.is_credential and each.path)
-
-
-def _fetching(manager: Manager, service: str, flags: Sequence[Given]) -> list[Step]:
+def _fetching(manager: Manager, service: str, values: Values) -> Iterator[Step]:
     """Commands that fetch the models which the service needs and would not find."""
-    folder = str(SYSTEM_CACHE / manager.unit(service).stem)
-    environment = {"OPENSLED_CACHE_DIR": folder} if manager.system else {}
-    missing = [name for name in model_names(flags) if not _finds(name, environment)]
-    return [Step((*program(), "pull", name), environment) for name in missing]
-
-
-def _finds(model: str, environment: dict[str, str]) -> bool:
-    words = [*program(), "models", "path", model]
-    settings = clean_environment() | environment
-    return not subprocess.run(words, env=settings, capture_output=True, stdin=subprocess.DEVNULL).returncode
+    cache = {"OPENSLED_CACHE_DIR": str(SYSTEM_CACHE / manager.unit(service).stem)} if manager.system else {}
+    for name in model_names(service, values):
+        words = [*program(), "models", "path", name]
+        finding = subprocess.run(
+            words, env=clean_environment() | cache, capture_output=True, stdin=subprocess.DEVNULL
+        )
+        if finding.returncode:
+            yield Step((*program(), "pull", name), tuple(map("=".join, cache.items())))

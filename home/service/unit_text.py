@@ -7,29 +7,24 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from home.service.service_flags import Given
+from home.service.service_flags import Values, is_credential, named_paths, option_of
+from opensled.cli.config import Option
 from opensled.core.errors import UsageError
 from opensled.net.address import MDNS
 
 UNITS = Path(__file__).parent / "units"
-HIDDEN = (
-    "/home",
-    "/root",
-    "/run/user",
-    "/tmp",
-    "/var/tmp",
-)  # what ProtectHome= and PrivateTmp= hide from a service
+# What ProtectHome= and PrivateTmp= hide from a service
+HIDDEN = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")
 DEVICES = Path("/dev")
 _PLAIN = re.compile(r"[A-Za-z0-9_@+=:,./-]+")
 _FACTS = "X-OpenSLED"  # systemd skips sections whose names begin with X-
 
 
-@dataclass(frozen=True)
-class Facts:
+class Facts(NamedTuple):
     """What `status` and `remove` need to know of a service; it stands in its unit."""
 
     page: str = ""  # address of the page and the API, "" = none
@@ -50,45 +45,48 @@ def quote(word: str) -> str:
     return escaped if _PLAIN.fullmatch(word) else f'"{escaped}"'
 
 
-def unit(service: str, flags: Sequence[Given], facts: Facts, system: bool) -> str:
+def unit(service: str, values: Values, facts: Facts, system: bool) -> str:
     """The unit of a service of this machine (`system`), or of this user."""
     scope = "system" if system else "user"
     parts = [(UNITS / f"{name}.conf").read_text("utf-8") for name in (service, "unit", scope)]
-    return "\n".join([*parts, _command(service, flags, system), _section(facts)])
+    return "\n".join([*parts, _command(service, values, system), _section(facts)])
 
 
-def _command(service: str, flags: Sequence[Given], system: bool) -> str:
+def _command(service: str, values: Values, system: bool) -> str:
     """[Service] with the command line; a service of the system gets secrets from systemd, which reads them as root."""
     lines, words = ["[Service]"], [quote(word) for word in (*program(), service)]
-    for each in flags:
-        if system and each.is_credential and each.path:
-            lines.append(f"LoadCredential={each.option.name}:{_credential(each.path)}")
-            words += each.words(f"${{CREDENTIALS_DIRECTORY}}/{each.option.name}")
+    if "$" in program()[0]:  # systemd replaces no `$$` in the path of a program
+        raise UsageError(
+            f"{program()[0]}: systemd starts no program whose path holds a dollar sign; install elsewhere"
+        )
+    for name, value in values.items():
+        item = option_of(service, name)
+        if system and is_credential(item, value):
+            lines.append(f"LoadCredential={name}:{_credential(value)}")
+            words += _flag_words(item, f"${{CREDENTIALS_DIRECTORY}}/{name}")
         else:
-            words += [quote(word) for word in each.words()]
-    _require_startable(program()[0])
+            words += map(quote, _flag_words(item, value))
     return "\n".join([*lines, f"ExecStart={' '.join(words)}", ""])
 
 
-def _credential(path: Path) -> str:
+def _flag_words(item: Option, value: Any) -> list[str]:
+    """An option with its value as words of a command line."""
+    if item.kind is bool:
+        return [item.flags[0 if value else 1]]
+    text = str(value)
+    return [f"{item.flag}={text}"] if text.startswith("-") else [item.flag, text]
+
+
+def _credential(path: str) -> str:
     """A path as LoadCredential= takes it: without quotes to the end of the line."""
-    text = str(path)
-    if "\\" in text or text != text.strip():
+    if "\\" in path or path != path.strip():
         raise UsageError(f"{path}: a backslash or a blank at the end cannot stand in a unit; rename the file")
-    return text.replace("%", "%%")
+    return path.replace("%", "%%")
 
 
-def _require_startable(command: str) -> None:
-    """systemd replaces no `$$` in the path of a program."""
-    if "$" in command:
-        raise UsageError(
-            f"{command}: systemd starts no program whose path holds a dollar sign; install elsewhere"
-        )
-
-
-def hindrances(flags: Sequence[Given]) -> Iterator[str]:
+def hindrances(service: str, values: Values) -> Iterator[str]:
     """Why a service of the system could not start: it sees no home folder."""
-    named = [each.path for each in flags if each.path and not each.is_credential]
+    named = named_paths(service, values, credentials=False)
     for path in (Path(program()[0]), Path(sys.base_prefix), *named):
         if any(path.is_relative_to(folder) for folder in HIDDEN):
             yield (
@@ -112,7 +110,7 @@ def facts_of(text: str) -> Facts:
     return Facts(found.get("Page", ""), found.get("Lingers") == "yes", secrets)
 
 
-def drop_ins(values: dict[str, object], system: bool) -> dict[str, str]:
+def drop_ins(values: Values, system: bool) -> dict[str, str]:
     """Texts of the drop-ins that this machine and these values ask for, by name."""
     names = {}
     if any(DEVICES.glob("nv[ihm]*")):  # nvidia0, nvhost-gpu, nvmap

@@ -168,7 +168,7 @@ PARTS = (
         ("vllm_engine.json",),
         "lab.benchmarks.vllm_engine",
         ("--eager",),
-        ("verify_server/engine/vllm", *ROUND),
+        ("vllm_plugin", "verify_server/rules", "scheduler/goodput", "opensled/core", "opensled/wire"),
         "needs .venv-vllm: run it with that Python",
     ),
     Part("gpu", ("gpu-h100/1-facts.json",), "lab.benchmarks.gpu", (), TORCH, GPU),

@@ -15,7 +15,7 @@ from opensled.core.errors import UsageError
 
 PRODUCT = (
     *("opensled", "edge_client", "verify_server", "scheduler", "http_api", "relay", "hw_profiles"),
-    *("home", "adapt"),
+    *("home", "adapt", "vllm_plugin"),
 )
 GENERATED = "opensled/v1/"
 DATA = (

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sys
 from argparse import ArgumentParser
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -48,7 +47,6 @@ CONTENDERS: Mapping[str, Contender] = {
     "fixed k = 4": Contender(("--stop", "fixed", "--draft-length", "4")),
 }
 
-VLLM = "vllm"  # needs a Python that has it
 NO_DRAFTER = ("--server-drafter", NONE)  # devices are compared with a server that drafts nothing
 # What `opensled serve --model TARGET` is asked for beside that; the default is what a user gets.
 SETUPS: Mapping[str, tuple[str, ...]] = {
@@ -57,7 +55,6 @@ SETUPS: Mapping[str, tuple[str, ...]] = {
     "torch, fast": ("--engine", "torch", "--numerics", "fast"),
     "torch, bfloat16": ("--engine", "torch", "--dtype", "bfloat16", "--numerics", "fast"),
     "llamacpp": ("--engine", "llamacpp"),
-    VLLM: ("--engine", "vllm"),
 }
 SAMPLINGS: Mapping[str, Mapping[str, float]] = {"greedy": {"temperature": 0}, "T = 0.8": {"temperature": 0.8}}
 
@@ -134,7 +131,6 @@ def serving(
     setup: str,
     cores: set[int],
     more: Sequence[str],
-    python: str = sys.executable,
 ) -> Process:
     """Such a server as it starts, with `more` options; it keeps no prefixes, for each turn is a new user's."""
     threads = str(len(cores))
@@ -142,7 +138,7 @@ def serving(
     os.sched_setaffinity(0, cores)
     environment = {"OMP_NUM_THREADS": threads, **_cache()}
     command = (*words, "--no-prefix-cache", *more)
-    return stack.enter_context(Process(command, isolated=True, environment=environment, python=python))
+    return stack.enter_context(Process(command, isolated=True, environment=environment))
 
 
 def _edge(server: str, contender: Contender, drafts: Mapping[str, Path]) -> Process:

@@ -2,7 +2,7 @@
 
     python -m lab.benchmarks.server_drafts [--engines torch,llamacpp] [--drafters none,lookup,cacheback,model]
         [--users 1,4,8] [--kinds chat,...] [--prompts 10] [--max-tokens 64] [--samplings greedy]
-        [--figure server_drafts|heads|server_default] [--vllm-python FILE] [--quick] [--out FOLDER]
+        [--figure server_drafts|heads|server_default] [--quick] [--out FOLDER]
 
 One `serve --server-drafter NAME` for each drafter, on core 0 with one thread; every prompt goes to all of them in
 turns, over their OpenAI API. With N users a turn is N prompts of a kind at the same time. At level exact their texts
@@ -23,7 +23,7 @@ from typing import Any
 
 from lab.benchmarks.program import add_quick_and_out, exit_code, folder_of, names_of, parser_of, say
 from lab.benchmarks.readme import write_readme
-from lab.benchmarks.real_contenders import NONE, SAMPLINGS, SETUPS, VLLM, level, told_file
+from lab.benchmarks.real_contenders import NONE, SAMPLINGS, SETUPS, level, told_file
 from lab.benchmarks.real_document import Raw
 from lab.benchmarks.real_plot import write_plot
 from lab.benchmarks.real_summary import Unit, rate
@@ -54,7 +54,6 @@ DRAFTERS = {
     "heads": "none,specformer,ctc,lookup,cacheback,model",
     "server_default": "none,auto",
 }
-VLLM_PYTHON = Path(__file__).resolve().parents[2] / ".venv-vllm/bin/python"  # `make vllm-install` makes it
 QUICK_DRAFTERS = "none,lookup"
 
 
@@ -79,7 +78,6 @@ def main(words: list[str] | None = None) -> int:
     add("--prompts", type=int, help="of each kind, 3 groups at least; default 10, with --quick 1")
     add("--samplings", default=GREEDY, help=f"of {', '.join(SAMPLINGS)}; default %(default)s")
     add("--max-tokens", type=int, default=64, help="of an answer; default %(default)s")
-    add("--vllm-python", type=Path, default=VLLM_PYTHON, help="of engine vllm; default %(default)s")
     add("--no-stream", action="store_true", help="ask for answers in one piece: no time to a first text")
     add_quick_and_out(parser)
     arguments = parser.parse_args(words)
@@ -97,7 +95,6 @@ class Task:
     runs: list[Run]
     kinds: list[str]
     path: Path | None  # of the results; None = they are not kept
-    vllm_python: Path
 
     @classmethod
     def of(cls, arguments: Namespace) -> Task:
@@ -105,11 +102,6 @@ class Task:
         quick, out = arguments.quick, folder_of(arguments)
         names = _drafters(arguments.drafters or (QUICK_DRAFTERS if quick else DRAFTERS[arguments.figure]))
         runs = list(_runs(arguments))
-        if any(run.setup == VLLM for run in runs) and not arguments.vllm_python.is_file():
-            raise UsageError(
-                f"engine vllm needs a Python that has vLLM, and there is none at {arguments.vllm_python}: run `make "
-                "vllm-install`, or name one with --vllm-python"
-            )
         kinds = arguments.kinds or ("chat" if quick else ",".join(KINDS))
         about = {
             "target": arguments.target,
@@ -125,7 +117,6 @@ class Task:
             runs=runs,
             kinds=names_of(kinds, (*KINDS, *MORE_KINDS)),
             path=out / f"{arguments.figure}.json" if out else None,
-            vllm_python=arguments.vllm_python,
         )
 
     def lacking(self, raw: Raw, run: Run) -> Iterator[list[Group]]:
@@ -185,7 +176,7 @@ def _measure(arguments: Namespace) -> int:
         raw["pieces"].append(provenance())
     for run, groups in wanted:
         target = task.about["target"]
-        with started(target, run.setup, task.names, task.draft_model, task.vllm_python) as servers:
+        with started(target, run.setup, task.names, task.draft_model) as servers:
             asyncio.run(_lap(task, raw, run, groups, servers))
     print(_told(raw, task.path))
     if found := list(changed(raw["units"])):

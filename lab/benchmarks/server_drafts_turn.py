@@ -8,16 +8,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
 
-from lab.benchmarks.real_contenders import READY_S, SERVER_CORE, VLLM, serving
+from lab.benchmarks.real_contenders import READY_S, SERVER_CORE, serving
 from lab.testbed.client import stream_chat
 from lab.testbed.process_guard import cpu_s
 from lab.testbed.processes import QUIET, Process, free_port
@@ -57,17 +55,16 @@ class Said(NamedTuple):
 
 @contextmanager
 def started(
-    target: str, setup: str, drafters: Sequence[str], draft_model: str, vllm_python: Path
+    target: str, setup: str, drafters: Sequence[str], draft_model: str
 ) -> Iterator[dict[str, Server]]:
     """A server for each drafter; `draft_model`: of drafter model. This process keeps off their core meanwhile."""
-    python = str(vllm_python) if setup == VLLM else sys.executable
     cores = os.sched_getaffinity(0)
     with ExitStack() as stack:
         stack.callback(os.sched_setaffinity, 0, cores)
         found = {}
         for name in drafters:
             http = f"127.0.0.1:{free_port()}"
-            process = serving(stack, target, setup, {SERVER_CORE}, _words(name, draft_model, http), python)
+            process = serving(stack, target, setup, {SERVER_CORE}, _words(name, draft_model, http))
             found[name] = process, http  # they load one after the other: no two of them at once on one core
             process.wait_ready(READY_S)
         os.sched_setaffinity(0, cores - {SERVER_CORE} or cores)

@@ -1,14 +1,13 @@
-"""What vLLM loses as the engine of this server, and what drafts of devices bring: `vllm serve` against
-`opensled serve --engine vllm`, on the same model, prompts and cores, in turns.
+"""The cost of `vllm serve --opensled` for users without a device, and the gain of drafts from devices: both against
+`vllm serve` as it comes, on the same model, prompts and cores, in turns.
 
-    .venv-vllm/bin/python -m lab.benchmarks.vllm_engine [--quick] [--users 1,4,8] [--turns 6] [--out FOLDER]
+    .venv-vllm/bin/python -m lab.benchmarks.vllm_engine [--quick] [--users 1,8,32,64] [--devices 1,4,8] [--out FOLDER]
 
-Four servers, of which one works at a time: vLLM as it comes and this project's, each without a drafter and with vLLM's
-own `ngram`. With one thread, each server with all its processes has core 0, and the client of all of them core 1;
-with more threads nothing is pinned. `vllm serve` is read over HTTP, token by token; ours over gRPC by the product's own
-edge loop, one for each user. Their drafts are replayed: what the server wrote on the prompt before, each token right
-with a given probability, at no cost to the device. One user's real device drafts by `lookup`. Nothing is in a prefix
-cache, and all answers are greedy and of the same length.
+Two servers, of which one works at a time. With one thread, each server with all its processes has core 0, and the
+client of both core 1; with more threads nothing is pinned. Users read vLLM's API, token by token; devices are the
+product's own edge loop over gRPC. Their drafts are replayed: an earlier answer to the prompt, each token right with a
+given probability, at no cost to the device. Nothing is in a prefix cache, and all answers are greedy and of the same
+length.
 
 In bfloat16 a text may differ between batch shapes, so a recording ends to fit a text that departs from it: all texts
 that were written on a prompt so far are recordings, and the one that fits best is drafted from.
@@ -16,49 +15,81 @@ that were written on a prompt so far are recordings, and the one that fits best 
 
 from __future__ import annotations
 
+import math
 import statistics
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
+from lab.benchmarks.figure import Comparison, Figure
 from lab.benchmarks.program import (
     add_quick_and_out,
     exit_code,
     folder_of,
-    names_of,
     parser_of,
     pinned,
     say,
+    table,
     write_json,
 )
+from lab.benchmarks.real_summary import mean_ratio
 from lab.benchmarks.real_texts import KINDS, prompts
-from lab.benchmarks.vllm_figure import (
-    CONTENDERS,
-    LOOKUP,
-    OURS,
-    OURS_NGRAM,
-    STOCK,
-    STOCK_NGRAM,
-    Turn,
-    figure,
-    lines,
-)
-from lab.benchmarks.vllm_servers import Plan, Server, ours, stock
-from lab.benchmarks.vllm_users import Drafts, Heard, Recordings, User, by_devices, by_http
+from lab.benchmarks.vllm_servers import Plan, Server, served
+from lab.benchmarks.vllm_users import Heard, Recordings, User, by_devices, by_http
 from lab.testbed.processes import exit_on_signals
 from lab.testbed.provenance import provenance
-from opensled.core.errors import OpenSledError
+from opensled.core.errors import OpenSledError, UsageError
 from opensled.core.messages import ChatMessage
-from verify_server.engine.vllm import versions
-from verify_server.engine.vllm.model_folder import folder_of as model_folder_of
 from verify_server.text.hf_text import HFText
+from vllm_plugin.model_folder import folder_of as model_folder_of
 
 SERVER_CORE, CLIENT_CORE = 0, 1
 CONTEXT, DRAFT = 1024, 8  # tokens
-CHARACTERS = 600  # of what a prompt quotes
+CHARACTERS = 600  # of the passage that a prompt quotes
+STOCK, OURS = "vllm serve", "vllm serve --opensled"
+# Of devices, by the share of their draft tokens that are right: tokens/s over stock that one user must reach
+DEVICES = {f"devices, {share} right (replayed)": (share, least) for share, least in ((0.6, 1.6), (0.8, 2.2))}
+REQUIRED = 0.97  # of all others
+QUICK = {"model": "tiny", "dtype": "float32", "users": "1,8", "devices": "1", "turns": 1, "tokens": 32}
+WHOLE = {
+    "model": "smollm2",
+    "dtype": "bfloat16",
+    "users": "1,8,32,64",
+    "devices": "1,4,8",
+    "turns": 7,
+    "tokens": 96,
+}
+COMPARED = (
+    "`vllm serve --opensled` against `vllm serve` of the same release, model, dtype, context, number of sequences and "
+    "KV; prefix caches off. One core for each server with all its processes, the other one for the client, unless "
+    "there are more threads. From the first question to the last token of users who all ask at the same time; with "
+    "devices each user has one."
+)
+LOSES = "Drafts that are wrong cost rows, which several users' steps have less room for."
+
+
+class Turn(NamedTuple):
+    """One contender, asked once by all users at the same time."""
+
+    contender: str
+    users: int
+    number: int
+    kinds: tuple[str, ...]  # of the prompts
+    tokens: int  # of all answers
+    seconds: float
+    first_s: float  # to the first token, the mean over the users
+    steps: int
+    drafted: int  # tokens that devices sent,
+    accepted: int  # and those of them that stand
+    cpu_s: float  # of the server, all its processes
+    other: int  # texts of devices that are not those of the first time
+
+    @property
+    def rate(self) -> float:
+        return self.tokens / self.seconds
 
 
 def main(words: list[str] | None = None) -> int:
@@ -68,49 +99,46 @@ def main(words: list[str] | None = None) -> int:
 
 def _arguments(words: list[str] | None) -> Namespace:
     parser = parser_of("vllm_engine", __doc__)
-    parser.add_argument("--model", default="", help="default: smollm2; with --quick tiny")
-    parser.add_argument("--dtype", default="", help="default: bfloat16; with --quick float32")
-    parser.add_argument("--users", default="", metavar="N,...", help="default: 1,4,8; with --quick 1,8")
-    parser.add_argument(
-        "--turns", type=int, default=0, help="of each number of users; default: 6; with --quick 1"
-    )
-    parser.add_argument("--tokens", type=int, default=0, help="of an answer; default: 96; with --quick 32")
+    for name, value in WHOLE.items():
+        told = f"default: {value}; with --quick {QUICK[name]}"
+        parser.add_argument(f"--{name}", type=type(value), default=None, help=told)
     parser.add_argument("--threads", type=int, default=1, help="of a step; default %(default)s")
-    parser.add_argument(
-        "--only",
-        default="",
-        metavar="NAME;...",
-        help=f"contenders, of: {'; '.join(CONTENDERS)}; default: all",
-    )
     parser.add_argument("--eager", action="store_true", help="without torch.compile; a server starts sooner")
     add_quick_and_out(parser)
     found = parser.parse_args(words)
-    if found.quick:
-        quick = {"model": "tiny", "dtype": "float32", "users": "1,8", "turns": 1, "tokens": 32}
-        found.eager = True
-    else:
-        quick = {"model": "smollm2", "dtype": "bfloat16", "users": "1,4,8", "turns": 6, "tokens": 96}
-    for name, value in quick.items():
-        setattr(found, name, getattr(found, name) or value)
+    found.eager = found.eager or found.quick
+    for name, value in (QUICK if found.quick else WHOLE).items():
+        setattr(found, name, value if getattr(found, name) is None else getattr(found, name))
     return found
+
+
+def contenders(users: Sequence[int], devices: Sequence[int]) -> dict[int, list[str]]:
+    """Who takes part, by the number of users at once."""
+    return {
+        count: [STOCK, *([OURS] if count in users else []), *(DEVICES if count in devices else [])]
+        for count in sorted({*users, *devices})
+    }
+
+
+def _counts(text: str) -> list[int]:
+    """Raises UsageError."""
+    if not all(each.strip().isdigit() and int(each) for each in text.split(",")):
+        raise UsageError(f"{text!r} are no numbers of users; name some, such as 1,8")
+    return [int(each) for each in text.split(",")]
 
 
 def _run(arguments: Namespace) -> int:
     origin = provenance()
-    names = names_of(arguments.only + ";", CONTENDERS) if arguments.only else [*CONTENDERS]
-    users = [int(each) for each in arguments.users.split(",")]
-    versions.prepare()
+    named = contenders(_counts(arguments.users), _counts(arguments.devices))
     folder = model_folder_of(arguments.model)
     plan = Plan(
-        folder, arguments.dtype, CONTEXT, max(users), DRAFT, arguments.threads, compiled=not arguments.eager
+        folder, arguments.dtype, CONTEXT, max(named), DRAFT, arguments.threads, compiled=not arguments.eager
     )
     with nullcontext() if plan.threads > 1 else pinned(CLIENT_CORE), ExitStack() as stack:
-        bench = Bench(_started(stack, plan, names), _questions(folder), arguments.tokens)
-        turns = [turn for count in users for turn in bench.turns(names, count, arguments.turns)]
-    document = {
-        "figure": "vllm_engine",
-        **figure(plan, arguments.model, arguments.tokens, turns).as_json(origin),
-    }
+        bench = Bench(_started(stack, plan), _questions(folder), arguments.tokens)
+        turns = [turn for count in named for turn in bench.turns(named[count], count, arguments.turns)]
+    facts = {"model": arguments.model, "tokens of an answer": arguments.tokens}
+    document = {"figure": "vllm_engine", **figure(plan, facts, turns).as_json(origin)}
     document["turns"] = [turn._asdict() for turn in turns]
     print("\n".join(lines(turns)))
     if out := folder_of(arguments):
@@ -119,21 +147,13 @@ def _run(arguments: Namespace) -> int:
     return 0
 
 
-def _started(stack: ExitStack, plan: Plan, names: Sequence[str]) -> dict[str, Server]:
-    """The servers that the contenders need, one after the other."""
-    starts: dict[str, Callable[[], Any]] = {
-        STOCK: lambda: stock(plan),
-        OURS: lambda: ours(plan),
-        STOCK_NGRAM: lambda: stock(plan, "ngram"),
-        OURS_NGRAM: lambda: ours(plan, "vllm:ngram"),
-    }
-    wanted = {CONTENDERS[name].server for name in names} | {OURS}
+def _started(stack: ExitStack, plan: Plan) -> dict[str, Server]:
+    """Both servers, one after the other."""
     found: dict[str, Server] = {}
-    for name, start in starts.items():
-        if name in wanted:
-            say(f"starting {name}")
-            with nullcontext() if plan.threads > 1 else pinned(SERVER_CORE):
-                found[name] = stack.enter_context(start())
+    for name in (STOCK, OURS):
+        say(f"starting {name}")
+        with nullcontext() if plan.threads > 1 else pinned(SERVER_CORE):
+            found[name] = stack.enter_context(served(plan, has_devices=name == OURS))
     return found
 
 
@@ -147,7 +167,7 @@ def _questions(folder: Path) -> dict[str, list[tuple[int, ...]]]:
 
 
 class Bench:
-    """The servers, and what was written on each prompt so far."""
+    """The servers, and the texts that were written on each prompt so far."""
 
     def __init__(
         self, servers: Mapping[str, Server], questions: Mapping[str, Sequence[tuple[int, ...]]], tokens: int
@@ -157,12 +177,13 @@ class Bench:
 
     def turns(self, names: Sequence[str], users: int, count: int) -> Iterator[Turn]:
         """All contenders with so many users, `count` times; each time another one begins."""
-        names = [name for name in names if name != LOOKUP or users == 1]
-        for server in self._servers:
-            self._asked(server, Drafts(), self._group(users, 0))  # it warms up
+        for name in (STOCK, OURS):
+            self._asked(name, self._group(users, 0))  # it warms up
         for number in range(count):
             group = self._group(users, number)
-            self._record(group)
+            if DEVICES.keys() & set(names):
+                written = by_devices(self._servers[OURS].devices, group, 0.0, self._recordings)
+                self._record(group, written.texts)
             shift = number % len(names)
             for name in [*names[shift:], *names[:shift]]:
                 turn = self._turn(name, users, number, group)
@@ -178,28 +199,25 @@ class Bench:
             found.append(User(kind, asked[place // len(KINDS) % len(asked)], self._tokens))
         return found
 
-    def _record(self, group: Sequence[User]) -> None:
-        for user, text in zip(group, self._asked(OURS, Drafts(), group).texts):
+    def _record(self, group: Sequence[User], texts: Sequence[tuple[int, ...]]) -> None:
+        for user, text in zip(group, texts):
             self._recordings.add(user.prompt, text)
 
-    def _asked(self, name: str, drafts: Drafts, group: Sequence[User]) -> Heard:
-        server = self._servers[name]
-        if name in (STOCK, STOCK_NGRAM):
-            return by_http(server.address, group)
-        return by_devices(server.address, group, drafts, self._recordings)
+    def _asked(self, name: str, group: Sequence[User]) -> Heard:
+        if name in DEVICES:
+            return by_devices(self._servers[OURS].devices, group, DEVICES[name][0], self._recordings)
+        return by_http(self._servers[name].url, group)
 
     def _turn(self, name: str, users: int, number: int, group: Sequence[User]) -> Turn:
-        contender = CONTENDERS[name]
-        server = self._servers[contender.server]
+        server = self._servers[STOCK if name == STOCK else OURS]
         before = server.counted()
-        heard = self._asked(contender.server, contender.drafts, group)
+        heard = self._asked(name, group)
         after = server.counted()
         if heard.tokens != sum(user.tokens for user in group):
             raise OpenSledError(f"{name} wrote {heard.tokens} tokens for {users} users, not all of them")
-        first = [self._recordings.first(user.prompt) for user in group]
-        other = sum(text != wanted for text, wanted in zip(heard.texts, first))
-        for user, text in zip(group, heard.texts):
-            self._recordings.add(user.prompt, text)
+        pairs = list(zip(group, heard.texts))
+        other = sum(text != self._recordings.first(user.prompt) for user, text in pairs)
+        self._record(group, heard.texts)
         return Turn(
             name,
             users,
@@ -211,11 +229,100 @@ class Bench:
             after.steps - before.steps,
             heard.drafted,
             heard.accepted,
-            after.drafted - before.drafted,
-            after.accepted - before.accepted,
             after.cpu_s - before.cpu_s,
             other,
         )
+
+
+# -- the figure -------------------------------------------------------------------------------------------
+
+
+def figure(plan: Plan, facts: Mapping[str, object], turns: Sequence[Turn]) -> Figure:
+    """All ratios to vLLM as it comes."""
+    grouped = by_contender(turns)
+    pairs = [(name, users) for name, users in grouped if name != STOCK]
+    return Figure(
+        title="`vllm serve --opensled` against `vllm serve`",
+        unit="tokens/s",
+        more_is_better=True,
+        compared=COMPARED,
+        loses=LOSES,
+        samples={_series(*key): [turn.rate for turn in group] for key, group in grouped.items()},
+        ratios=tuple(
+            Comparison(_series(*key), _series(*key), _series(STOCK, key[1]), _required(*key)) for key in pairs
+        ),
+        label="real / replayed",
+        facts={
+            **facts,
+            "plan": {**plan._asdict(), "model": plan.model.name},
+            "intervals of 95 % over the turns": {
+                _series(*key): interval(grouped[key], grouped[STOCK, key[1]]) for key in pairs
+            },
+            "turns": {_series(*key): summary(group) for key, group in grouped.items()},
+        },
+    )
+
+
+def _required(name: str, users: int) -> float:
+    return DEVICES[name][1] if name in DEVICES and users == 1 else REQUIRED
+
+
+def by_contender(turns: Sequence[Turn]) -> dict[tuple[str, int], list[Turn]]:
+    """By contender and users, in the order of the turns' numbers."""
+    order = (STOCK, OURS, *DEVICES)
+    found: dict[tuple[str, int], list[Turn]] = {}
+    for turn in sorted(turns, key=lambda turn: (turn.users, order.index(turn.contender), turn.number)):
+        found.setdefault((turn.contender, turn.users), []).append(turn)
+    return found
+
+
+def interval(one: Sequence[Turn], other: Sequence[Turn]) -> dict[str, float]:
+    """The geometric mean of the ratios, and its bootstrap interval."""
+    return mean_ratio([[math.log(mine.rate / theirs.rate) for mine, theirs in zip(one, other)]])
+
+
+def summary(turns: Sequence[Turn]) -> dict[str, float | None]:
+    """Counts and times over all turns of a contender."""
+    tokens, steps = sum(turn.tokens for turn in turns), sum(turn.steps for turn in turns)
+    drafted, accepted = sum(turn.drafted for turn in turns), sum(turn.accepted for turn in turns)
+    return {
+        "steps": steps,
+        "tokens a step": round(tokens / steps, 3),
+        "ms a step": round(1000 * sum(turn.seconds for turn in turns) / steps, 3),
+        "CPU of the server, us a step": round(1e6 * sum(turn.cpu_s for turn in turns) / steps),
+        "first token, ms": round(1000 * statistics.fmean(turn.first_s for turn in turns), 1),
+        "of devices' draft tokens, accepted": round(accepted / drafted, 3) if drafted else None,
+        "other texts": sum(turn.other for turn in turns),
+    }
+
+
+TOLD = ("steps", "tokens a step", "CPU of the server, us a step", "of devices' draft tokens, accepted")
+
+
+def lines(turns: Sequence[Turn]) -> list[str]:
+    """A Markdown table."""
+    grouped = by_contender(turns)
+    rows = [_row(key, group, grouped[STOCK, key[1]]) for key, group in grouped.items()]
+    return table(["users", "who", "tokens/s", "over vllm serve", "95 %", *TOLD], rows)
+
+
+def _row(key: tuple[str, int], turns: Sequence[Turn], plain: Sequence[Turn]) -> list[str]:
+    """`plain`: the turns of vLLM as it comes."""
+    name, users = key
+    told, found = summary(turns), interval(turns, plain)
+    ratio = statistics.median(mine.rate / theirs.rate for mine, theirs in zip(turns, plain))
+    return [
+        str(users),
+        name,
+        f"{statistics.median(turn.rate for turn in turns):.1f}",
+        f"{ratio:.3f}",
+        f"{found['low']:.3f} to {found['high']:.3f}",
+        *("–" if told[each] is None else str(told[each]) for each in TOLD),
+    ]
+
+
+def _series(name: str, users: int) -> str:
+    return f"{name}, {users} user{'s'[: users - 1]}"
 
 
 if __name__ == "__main__":

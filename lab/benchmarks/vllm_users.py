@@ -1,4 +1,4 @@
-"""The users of `vllm_engine`: they read vLLM's API, or are this product's devices, with drafts or none."""
+"""The users of `vllm_engine`: they read vLLM's API, or have this product's devices, with replayed drafts or none."""
 
 from __future__ import annotations
 
@@ -18,24 +18,16 @@ from lab.benchmarks.vllm_servers import NAME, START_S
 from lab.testbed.client import StreamedReply, stream_completion
 from lab.testbed.emulation.replay import NoDrafts
 from lab.testbed.fleet import Group
-from lab.testbed.load.device_drafts import CountedDrafting, Factories
+from lab.testbed.load.device_drafts import CountedDrafting
 from lab.testbed.load.load import Item
 from lab.testbed.load.load_device import LoadDevice
 from lab.testbed.load.records import Clock, RequestRecord
 from lab.testbed.rules import rule_of
 from lab.testbed.traces import WHOLE, ItemTrace, Proposal
 from opensled.core.errors import OpenSledError
-from opensled.core.messages import ModelInfo
 from opensled.core.protocol import Truth, common_prefix
 
 GROUP = Group(drafter="lookup", draft_model="", draft_length=WHOLE, stop="hint")
-
-
-class Drafts(NamedTuple):
-    """What devices draft."""
-
-    kind: str = "none"  # "replayed", "lookup"
-    share: float = 0.0  # of the replayed tokens that are right
 
 
 class User(NamedTuple):
@@ -108,20 +100,21 @@ class _Ids:
         return " ".join(map(str, ids))
 
 
-def by_devices(address: str, users: Sequence[User], drafts: Drafts, recordings: Recordings) -> Heard:
-    """All users ask at the same time, each with a device. Raises OpenSledError."""
-    return asyncio.run(_by_devices(address, users, drafts, recordings))
+def by_devices(address: str, users: Sequence[User], share: float, recordings: Recordings) -> Heard:
+    """All users ask at the same time, each with a device. `share`: of the draft tokens that are right, 0 = no drafts.
+    Raises OpenSledError."""
+    return asyncio.run(_by_devices(address, users, share, recordings))
 
 
-async def _by_devices(address: str, users: Sequence[User], drafts: Drafts, recordings: Recordings) -> Heard:
+async def _by_devices(address: str, users: Sequence[User], share: float, recordings: Recordings) -> Heard:
     clock = Clock()
     async with AsyncExitStack() as stack:
         link = Link(Endpoint(address, timeout=START_S, connect=START_S))
         stack.push_async_callback(link.close)
-        info = await link.describe()  # the connection is not what is measured
+        await link.describe()  # the connection is not what is measured
         devices = []
         for user in users:
-            drafting = _drafting(user, drafts, recordings, info)
+            drafting: CountedDrafting = Replayed(recordings.traces(user, share)) if share else NoDrafts()
             device = LoadDevice(link.connect, drafting, _Ids(), clock, traces={})  # type: ignore[arg-type]
             stack.push_async_callback(device.close)
             devices.append(device)
@@ -131,14 +124,6 @@ async def _by_devices(address: str, users: Sequence[User], drafts: Drafts, recor
             *(device.ask(_item(user), record) for device, user, record in zip(devices, users, records))
         )
         return _heard(records, started)
-
-
-def _drafting(user: User, drafts: Drafts, recordings: Recordings, info: ModelInfo) -> CountedDrafting:
-    if drafts.kind == "none":
-        return NoDrafts()
-    if drafts.kind == "lookup":
-        return Factories(info, 1.0).live(GROUP)
-    return Replayed(recordings.traces(user, drafts.share))
 
 
 def _item(user: User) -> Item:

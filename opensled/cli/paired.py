@@ -13,8 +13,6 @@ from typing import Any
 
 from opensled.core.errors import UsageError
 
-NAMES = ("server", "token_file", "tls", "tls_ca")
-
 
 def paired_folder() -> Path | None:
     """None with OPENSLED_NO_CONFIG set."""
@@ -22,6 +20,14 @@ def paired_folder() -> Path | None:
 
     folder = config_folder()
     return folder and folder / "paired"
+
+
+def require_folder() -> Path:
+    """Raises UsageError where no pairing can be kept."""
+    folder = paired_folder()
+    if folder is None:
+        raise UsageError("OPENSLED_NO_CONFIG is set, so a pairing cannot be kept; unset it")
+    return folder
 
 
 def keep(server: str, authority: str, token: str, signer: str = "", name: str = "") -> Path:
@@ -32,34 +38,34 @@ def keep(server: str, authority: str, token: str, signer: str = "", name: str = 
     """
     from opensled.core.files import write_whole
 
-    folder = paired_folder()
-    if folder is None:
-        raise UsageError("OPENSLED_NO_CONFIG is set, so a pairing cannot be kept; unset it")
+    folder = require_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         folder.chmod(0o700)
         (folder / "server.json").unlink(missing_ok=True)
-        write_whole(folder / "ca.pem", authority.encode(), private=True)
-        write_whole(folder / "token", f"{token}\n".encode(), private=True)
-        write_whole(folder / "signer", f"{signer}\n".encode(), private=True)
-        write_whole(
-            folder / "server.json", json.dumps({"server": server, "name": name}).encode(), private=True
-        )
+        texts = {"ca.pem": authority, "token": f"{token}\n", "signer": f"{signer}\n"}
+        texts["server.json"] = json.dumps({"server": server, "name": name})
+        for file, text in texts.items():
+            write_whole(folder / file, text.encode(), private=True)
     except OSError as error:
         raise UsageError(f"the pairing cannot be kept in {folder}: {error.strerror}") from error
     return folder
 
 
-def signer_of(server: str) -> str:
-    """Who signs drafts for this device, as the paired server said through the channel of the code; "" = it did not, or
-    `server` (HOST:PORT, or mdns for this one) is another one."""
+def _folder_of(server: str) -> Path | None:
+    """The folder, if `server` (HOST:PORT, or mdns for this one) is the paired one."""
     from opensled.net.address import MDNS
 
-    folder, own = paired_folder(), paired_server()
-    if folder is None or not own or server.lower() not in (own.lower(), MDNS):
-        return ""
+    own = paired_server()
+    return paired_folder() if own and server.lower() in (own.lower(), MDNS) else None
+
+
+def signer_of(server: str) -> str:
+    """Who signs drafts for this device, as the paired server said through the channel of the code; "" = it did not, or
+    `server` is another one."""
+    folder = _folder_of(server)
     try:
-        return (folder / "signer").read_text("utf-8").strip()
+        return (folder / "signer").read_text("utf-8").strip() if folder else ""
     except (OSError, ValueError):
         return ""
 
@@ -77,22 +83,15 @@ def values(given: Mapping[str, Any]) -> dict[str, Any]:
     Whoever names another server gets none of it: the token and the authority belong to the paired one. Raises
     UsageError for a damaged file, if it matters.
     """
-    from opensled.net.address import MDNS
-
-    folder, server = paired_folder(), ""
     try:
-        server = paired_server()
+        own = paired_server()
     except UsageError:
         if "server" not in given:
             raise
-    if not (folder and server) or given.get("server", server).lower() not in (server.lower(), MDNS):
         return {}
-    return {
-        "server": server,
-        "token_file": str(folder / "token"),
-        "tls": True,
-        "tls_ca": str(folder / "ca.pem"),
-    }
+    if not (folder := _folder_of(given.get("server", own))):
+        return {}
+    return {"server": own, "token_file": str(folder / "token"), "tls": True, "tls_ca": str(folder / "ca.pem")}
 
 
 def paired_server() -> str:
@@ -102,9 +101,8 @@ def paired_server() -> str:
 
 def name_of(token_file: str) -> str:
     """How the paired server calls this device, if `token_file` is the pairing's; "" = not known."""
-    folder = paired_folder()
     try:
-        return _read_server()[1] if folder and token_file == str(folder / "token") else ""
+        return _read_server()[1] if authority_beside(token_file) else ""
     except UsageError:  # whoever needs the pairing says so
         return ""
 

@@ -102,7 +102,7 @@ VERBS = {
         "show services: state, start time, last error, page",
         "opensled service status --json",
         "home.service.config:StatusConfig",
-        "home.service.status:status",
+        "home.service.command:status",
     ),
     "generate": Verb(
         "answer one prompt with the target",

@@ -96,10 +96,6 @@ class EngineError(OpenSledError):
     code = "engine"  # a step failed on the server
 
 
-class EngineLost(EngineError):
-    code = "engine_lost"  # the target cannot go on in this process: the server ends, to be started again
-
-
 class NonFiniteLogits(EngineError):
     code = "non_finite_logits"  # the target gave NaN or infinity for one session's row
 

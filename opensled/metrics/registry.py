@@ -142,6 +142,13 @@ def registry(metrics: Sequence[Metric]) -> CollectorRegistry:
     return made
 
 
+def add_to_page(metrics: Sequence[Metric]) -> None:
+    """Add `metrics` to the page of the program that this code is a plug-in of."""
+    from prometheus_client import REGISTRY
+
+    REGISTRY.register(_Collector(metrics))
+
+
 def page_of(made: CollectorRegistry) -> tuple[bytes, str]:
     """The metrics of a registry as text, and the content type of that text."""
     from prometheus_client import CONTENT_TYPE_LATEST, generate_latest

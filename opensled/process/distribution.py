@@ -21,7 +21,17 @@ WHOLE, DEVICE, LAB = "opensled", "opensled-edge", "lab"
 DEVICE_EXTRAS = ("", "adapt", "home", "llamacpp", "onnx", "prebuilt")  # of opensled-edge; "" = none
 GUIDE = "docs/install.md"
 UPDATE_SERVER = f"update OpenSLED on the server ({GUIDE})"
-_OWN = ("adapt", "edge_client", "home", "http_api", "hw_profiles", "relay", "scheduler", "verify_server")
+_OWN = (
+    "adapt",
+    "edge_client",
+    "home",
+    "http_api",
+    "hw_profiles",
+    "relay",
+    "scheduler",
+    "verify_server",
+    "vllm_plugin",
+)
 _HOME = Path(opensled.__file__).resolve().parents[1]  # a checkout, or the folder that pip installs into
 
 

@@ -10,8 +10,12 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Callable, Iterator
+import socket
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +34,30 @@ def heed(end: Callable[[int], object], renew: Callable[[], object] | None = None
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         hangup = _Hangup(end, renew or _tell)
         loop.add_signal_handler(signal.SIGHUP, loop.call_later, GOING_S, hangup.handle)
+
+
+async def interruptible(work: Awaitable[T]) -> T:
+    """The result of `work`, which Ctrl-C ends also where it comes just as the running loop begins to wait."""
+    with waking(asyncio.get_running_loop()):
+        return await work
+
+
+@contextmanager
+def waking(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """Each signal ends a wait of `loop`. Python's handler runs between bytecodes, so that one which comes between the
+    last of them and the system's wait, or to another thread, would be heard when the loop wakes (in the main thread;
+    https://docs.python.org/3/library/signal.html#signal.set_wakeup_fd)."""
+    receiver, sender = socket.socketpair()
+    with receiver, sender:
+        receiver.setblocking(False)
+        sender.setblocking(False)
+        loop.add_reader(receiver, receiver.recv, 4096)
+        before = signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
+            loop.remove_reader(receiver)
 
 
 @contextmanager

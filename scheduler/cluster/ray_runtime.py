@@ -195,11 +195,12 @@ class Scheduler:
         with contextlib.suppress(RayError):
             await ray.remote(Replica).options(**options).remote(name, spec, self._key).wait_for_end.remote()
 
-    async def retire(self, name: str) -> None:
+    async def retire(self, name: str, serves: bool) -> None:
         with contextlib.suppress(ValueError, RayError):  # it is gone already
             handle = ray.get_actor(name, NAMESPACE)
-            with contextlib.suppress(RayError):
-                await handle.drain.remote()
+            if serves:  # one that loads would answer only after that
+                with contextlib.suppress(RayError):
+                    await handle.drain.remote()
             ray.kill(handle, no_restart=True)
 
 

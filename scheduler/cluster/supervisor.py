@@ -63,8 +63,8 @@ class ReplicaRuntime(Protocol):
     async def lifetime(self, name: str) -> None:
         """Start the replica of that name unless it runs; returns when it has died."""
 
-    async def retire(self, name: str) -> None:
-        """Drain it and end its process, if there is one."""
+    async def retire(self, name: str, serves: bool) -> None:
+        """Drain it if it `serves`, and end its process, if there is one."""
 
 
 class ReplicaSupervisor:
@@ -129,7 +129,7 @@ class ReplicaSupervisor:
 
     async def _retire(self, name: str) -> None:
         before = self._beats.get(name)
-        await self._runtime.retire(name)
+        await self._runtime.retire(name, before is not None)
         self._forget(name, before.replica if before else "")
         self._leaving.pop(name, None)
 

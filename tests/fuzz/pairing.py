@@ -107,7 +107,7 @@ def pairing_server(data: bytes) -> None:
 
 async def _at_server(choose: Choices) -> None:
     desk, wire = PairingDesk(_home(), DIGITS, 7411), Wire()
-    serving = asyncio.ensure_future(desk._serve(wire.reader, wire))
+    serving = asyncio.ensure_future(desk.serve(wire.reader, wire))
     end = DeviceEnd(DIGITS if choose.flag() else "11111111")
     _frame(choose, wire, PairFrame.HELLO, end.hello)
     await _settled(lambda: serving.done() or wire.heard())

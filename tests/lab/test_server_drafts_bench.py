@@ -227,10 +227,6 @@ def test_answers_for_which_a_server_had_not_its_core_alone_are_counted() -> None
         (("--users", "0"), "0 is too few"),
         (("--prompts", "0"), "0 is too few"),
         (("--drafters", "none"), "nothing to compare with none"),
-        (
-            ("--engines", "vllm", "--vllm-python", "no-such"),
-            "there is none at no-such: run `make vllm-install`",
-        ),
     ],
 )
 def test_what_cannot_be_measured_is_refused(words, told, capsys) -> None:

@@ -24,7 +24,7 @@ from adapt.kept.kept_text import KeptText
 from hw_profiles import catalog
 from lab.testbed.link_relay import Relay
 from lab.testbed.process_guard import below
-from lab.testbed.soak.__main__ import VLLM_PYTHON, _arguments, _soak, main
+from lab.testbed.soak.__main__ import main
 from lab.testbed.soak.account import Account
 from lab.testbed.soak.check import Damage, damage
 from lab.testbed.soak.clocks import StepClock
@@ -350,37 +350,6 @@ def test_around_a_relay_everything_can_be_struck(tmp_path):
     for ground.turn in range(ROUNDS):
         struck.add(_victim(ground, ground.account.fault("kill", 1), ()))
     assert struck == set(target.parts) and target.main == "relay"
-
-
-@pytest.mark.long
-@pytest.mark.skipif(not VLLM_PYTHON.exists(), reason="make vllm-install")
-def test_a_minute_of_it_on_vllm(tmp_path):
-    faults = "kill,pause,reset"
-    found = soak(tmp_path, "--minutes", "1", "--targets", "vllm", "--faults", faults, "--questions", "6")
-    assert found["right"] and found["tokens"] >= 200 and found["faults"]
-
-
-def test_each_start_of_a_target_has_the_next_drafter(tmp_path, monkeypatch):
-    [kind] = [kind for kind in KINDS if kind.engine == "vllm"]
-    place = Place(tmp_path, StepClock(tmp_path / "clock"), tmp_path / "tokens", "the python of vLLM")
-    target, started = target_of(kind, place), []
-
-    def listening(arguments, name, module="opensled", python=sys.executable):
-        started.append((arguments[arguments.index("--server-drafter") + 1], python))
-        return SimpleNamespace(address="127.0.0.1:1")
-
-    monkeypatch.setattr(target, "_listening", listening)
-    for _ in range(3):
-        target.parts[target.main].start()
-    assert started == [(name, "the python of vLLM") for name in ("none", "vllm:ngram", "none")]
-
-
-def test_without_vllm_the_way_out_is_named(tmp_path, capsys):
-    missing = str(tmp_path / "python")
-    assert main(["--vllm-python", missing]) == 1
-    said = capsys.readouterr().err
-    assert missing in said and "make vllm-install" in said and "--targets" in said
-    assert _soak(_arguments(["--targets", "relay", "--vllm-python", missing])).targets
 
 
 def test_no_targets_at_once_is_an_error(capsys):

@@ -1,13 +1,14 @@
-"""What lab/benchmarks/vllm_engine.py asks, replays and sums up; a run on real servers is in tests/vllm, marked long."""
+"""lab/benchmarks/vllm_engine.py replays and sums up; a run on real servers is in tests/vllm, marked long."""
 
-import json
+from pathlib import Path
 
 import pytest
 
-from lab.benchmarks import vllm_engine, vllm_figure, vllm_servers
-from lab.benchmarks.vllm_figure import CONTENDERS, OURS, OURS_NGRAM, STOCK, STOCK_NGRAM, Turn
+from lab.benchmarks import vllm_engine, vllm_servers
+from lab.benchmarks.vllm_engine import DEVICES, OURS, STOCK, Turn
 from lab.benchmarks.vllm_users import Recordings, Replayed, User
 
+SIX, EIGHT = DEVICES
 PROMPT, TEXT = (1, 2, 3), tuple(range(100, 400))
 USER = User("chat", PROMPT, len(TEXT))
 
@@ -18,8 +19,6 @@ def turn(contender: str, users: int, number: int, rate: float, **more: float) ->
         "steps": tokens // 2,
         "drafted": 0,
         "accepted": 0,
-        "own_drafted": 0,
-        "own_accepted": 0,
         "cpu_s": 1.0,
         "other": 0,
     }
@@ -30,7 +29,7 @@ def turn(contender: str, users: int, number: int, rate: float, **more: float) ->
 
 TURNS = [
     turn(name, users, number, rate * (1 + number / 10))
-    for name, rate in ((STOCK, 100.0), (OURS, 97.0), (f"{OURS}, devices 0.8 (replayed)", 150.0))
+    for name, rate in ((STOCK, 100.0), (OURS, 97.0), (EIGHT, 150.0))
     for users in (1, 8)
     for number in (0, 1)
 ]
@@ -59,47 +58,36 @@ def test_a_text_that_departs_is_drafted_from_the_recording_that_fits() -> None:
     assert drafts.fitting(TEXT[:7]).target_ids == TEXT
 
 
-def test_the_figure_compares_ours_with_vllm_and_drafts_with_none() -> None:
-    grouped = vllm_figure.by_contender(TURNS)
-    devices = f"{OURS}, devices 0.8 (replayed)"
-    assert set(vllm_figure.pairs_of(grouped)) == {
-        (name, other, users)
-        for name, other in ((OURS, STOCK), (devices, OURS), (devices, STOCK))
-        for users in (1, 8)
+def test_the_figure_compares_with_vllm_as_it_comes() -> None:
+    plan = vllm_servers.Plan(Path("tiny"), "float32", 1024, 8, 8, 1, compiled=False)
+    ratios = {each.name: each for each in vllm_engine.figure(plan, {}, TURNS).ratios}
+    assert set(ratios) == {f"{name}, {users}" for name in (OURS, EIGHT) for users in ("1 user", "8 users")}
+    assert {name: each.required for name, each in ratios.items() if each.required != 0.97} == {
+        f"{EIGHT}, 1 user": 2.2
     }
-    assert vllm_figure.interval(grouped[OURS, 8], grouped[STOCK, 8]) == {
-        "mean": 0.97,
-        "low": 0.97,
-        "high": 0.97,
-    }
-    told = vllm_figure.summary([turn(OURS, 8, 0, 100.0, drafted=10, accepted=6)])
+    grouped = vllm_engine.by_contender(TURNS)
+    same = {"mean": 0.97, "low": 0.97, "high": 0.97}
+    assert vllm_engine.interval(grouped[OURS, 8], grouped[STOCK, 8]) == same
+    told = vllm_engine.summary([turn(EIGHT, 8, 0, 100.0, drafted=10, accepted=6)])
     assert (told["tokens a step"], told["of devices' draft tokens, accepted"]) == (2.0, 0.6)
-    assert told["of vLLM's draft tokens, accepted"] is None
-    page = "\n".join(vllm_figure.lines(TURNS))
-    assert "| 8 | opensled | 101.8 | 0.970 | 0.970 to 0.970 |" in page
+    assert told["CPU of the server, us a step"] == 3906
+    page = "\n".join(vllm_engine.lines(TURNS))
+    assert f"| 8 | {OURS} | 101.8 | 0.970 | 0.970 to 0.970 |" in page
 
 
-def test_vllms_own_drafter_is_compared_with_itself() -> None:
-    grouped = vllm_figure.by_contender([turn(name, 1, 0, 100.0) for name in (STOCK, STOCK_NGRAM, OURS_NGRAM)])
-    assert set(vllm_figure.pairs_of(grouped)) == {
-        (OURS_NGRAM, STOCK_NGRAM, 1),
-        (OURS_NGRAM, STOCK, 1),
+def test_users_and_devices_have_numbers_of_their_own() -> None:
+    assert vllm_engine.contenders([1, 8], [1, 4]) == {
+        1: [STOCK, OURS, SIX, EIGHT],
+        4: [STOCK, SIX, EIGHT],
+        8: [STOCK, OURS],
     }
 
 
-def test_what_vllm_is_told_and_tells() -> None:
-    told = json.loads(vllm_servers._ngram(8))
-    assert told == {
-        "method": "ngram",
-        "num_speculative_tokens": 8,
-        "prompt_lookup_min": 2,
-        "prompt_lookup_max": 4,
-    }
+def test_the_figures_of_vllm_are_read() -> None:
     page = '# HELP x\nvllm:steps{engine="0",model_name="target"} 8.0\nplain 3\n'
-    assert vllm_servers._readings(page) == {"vllm:steps": 8.0, "plain": 3.0}
+    assert vllm_servers.readings(page) == {"vllm:steps": 8.0, "plain": 3.0}
 
 
-def test_an_unknown_contender_is_refused_with_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    assert vllm_engine.main(["--quick", "--only", "none"]) == 2
-    said = capsys.readouterr().err
-    assert all(name in said for name in CONTENDERS)
+def test_numbers_that_are_none_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert vllm_engine.main(["--quick", "--users", "many"]) == 2
+    assert "name some, such as 1,8" in capsys.readouterr().err

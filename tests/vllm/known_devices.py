@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import NamedTuple
 
 from edge_client.device.device import Device
+from edge_client.device.request_defaults import RequestDefaults
 from edge_client.drafters.base import Drafter, DrafterFactory
 from edge_client.lengths.fixed import FixedLength
 from edge_client.link.link import Endpoint, Link
@@ -19,7 +21,8 @@ from opensled.core.answer import Stats, Task
 from opensled.core.messages import DraftToken, Guide, ModelInfo, TokenLogprobs
 from opensled.core.sampling import Sampler
 from opensled.text.tokenizer import TargetTokenizer
-from tests.vllm.answers import TINY, VOCABULARY, Answer
+from tests.text_pairs import by_text, spelled
+from tests.vllm.answers import TINY, VOCABULARY, Answer, assert_close_logprobs
 
 PATIENT = RetryPolicy(first_open=400.0, give_up=400.0)
 TOKENIZER = TargetTokenizer((TINY / "tokenizer.json").read_bytes())
@@ -32,6 +35,17 @@ class Style(NamedTuple):
     late: Mapping[float, float] = {}  # seconds before a draft: share of the drafts
     length: int = 5
     cancelled: int = 0  # answers beside, whose readers leave after a few tokens
+    by_text: bool = False  # by a draft model of another vocabulary
+
+
+STYLES = {
+    "none": Style(length=0),
+    "right": Style(),
+    "wrong": Style(right=0.0),
+    "60 % right, late, readers leave": Style(right=0.6, late={0.02: 0.3, 0.7: 0.05}, cancelled=6),
+    "long, 90 % right": Style(right=0.9, length=16),
+    "by text": Style(by_text=True),
+}
 
 
 class Written(NamedTuple):
@@ -42,17 +56,23 @@ class Written(NamedTuple):
     logprobs: tuple[TokenLogprobs, ...]
     stats: Stats
 
+    def assert_same(self, known: Answer) -> None:
+        assert (list(self.ids), self.finish_reason) == (known.text, known.finish_reason)
+        assert_close_logprobs(self.logprobs, known.logprobs)
+
 
 class KnownFactory(DrafterFactory):
     """Drafts of one text."""
 
     name = "known"
 
-    def __init__(self, text: Sequence[int], style: Style, seed: int) -> None:
-        self._text, self._style, self._seed = text, style, seed
+    def __init__(self, known: Answer, style: Style, seed: int) -> None:
+        self._known, self._style, self._seed = known, style, seed
 
     def create(self) -> Drafter:
-        return _Known(self._text, self._style, random.Random(self._seed))
+        if self._style.by_text:
+            return by_text("tiny", "llama2", spelled("tiny", self._known.tokens))
+        return _Known(self._known.text, self._style, random.Random(self._seed))
 
 
 class _Known(Drafter):
@@ -83,28 +103,20 @@ def task_of(answer: Answer) -> Task:
     return Task(answer.prompt, params, guide=guide, top_logprobs=answer.top_logprobs)
 
 
-def write(
-    address: str, known: Sequence[Answer], style: Style = Style(), tokens: Sequence[str] = ("",)
-) -> list[Written]:
-    """All answers at once, each by a device of its own that knows it; `tokens`: of the tenants, who take turns."""
-    return asyncio.run(_write(address, known, style, tokens))
+def write(server: Endpoint, known: Sequence[Answer], style: Style = Style()) -> list[Written]:
+    """All answers at once, each by a device of its own that knows it."""
+    return asyncio.run(_write(server, known, style))
 
 
-async def _write(address: str, known: Sequence[Answer], style: Style, tokens: Sequence[str]) -> list[Written]:
-    info = await describe(address, tokens[0])
-    asked = [
-        answered(address, info, answer, style, number, tokens[number % len(tokens)])
-        for number, answer in enumerate(known)
-    ]
-    left = [
-        answered(address, info, answer, style, 1000, tokens[0], most=4) for answer in known[: style.cancelled]
-    ]
-    return (await asyncio.gather(*asked, *left))[: len(known)]
+async def _write(server: Endpoint, known: Sequence[Answer], style: Style) -> list[Written]:
+    info = await describe(server)
+    asked = [answered(server, info, answer, style, number) for number, answer in enumerate(known)]
+    return await asyncio.gather(*asked)
 
 
-async def describe(address: str, token: str = "") -> ModelInfo:
+async def describe(server: Endpoint) -> ModelInfo:
     """What the server says of its target."""
-    link = Link(Endpoint(address, token=token, timeout=120.0))
+    link = Link(server)
     try:
         return await link.describe()
     finally:
@@ -112,12 +124,15 @@ async def describe(address: str, token: str = "") -> ModelInfo:
 
 
 async def answered(
-    address: str, info: ModelInfo, known: Answer, style: Style, seed: int, token: str = "", most: int = 0
+    server: Endpoint, info: ModelInfo, known: Answer, style: Style, seed: int, most: int = 0
 ) -> Written:
     """One answer, by a new device; `most`: tokens after which its reader leaves, 0 = it stays."""
-    link = Link(Endpoint(address, token=token, timeout=120.0))
-    factory = KnownFactory(known.text, style, seed)
-    device = Device(link, info, TOKENIZER, factory, FixedLength(style.length), retry=PATIENT)
+    link = Link(server)
+    factory = KnownFactory(known, style, seed)
+    # The server remembers under its name how its drafts are accepted: each has one of its own.
+    named = RequestDefaults(device=uuid.uuid4().hex)
+    lengths = FixedLength(style.length)
+    device = Device(link, info, TOKENIZER, factory, lengths, retry=PATIENT, defaults=named)
     ids: list[int] = []
     logprobs: list[TokenLogprobs] = []
     try:

@@ -2,77 +2,119 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
+import re
 import signal
 import time
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from urllib.request import urlopen
 
 import psutil
 import pytest
 
+from edge_client.link.link import Endpoint
+from lab.testbed.process_guard import below
 from lab.testbed.processes import Process, free_port
-from lab.testbed.replica_cluster import REPLICA, alone
-from tests.vllm.answers import QUESTIONS
-from tests.vllm.test_serve import LONG, ask, assert_equal, at_once, edge, serve
+from lab.testbed.replica_cluster import alone
+from opensled.core.messages import SamplingParams
+from tests.vllm.answers import QUESTIONS, Answer, by_torch, prompt_of
+from tests.vllm.known_devices import Style, answered, describe
+from tests.vllm.servers import survivors
+from vllm_plugin.replica import PLACE
+
+READY_S = 900.0
+KV = 2048  # tokens of a replica
+TINY = ("--model", "tiny", "--dtype", "float32", "--threads", "1", "--listen", "127.0.0.1:0")
+MIXED = Style(right=0.6, late={0.02: 0.3, 0.2: 0.1})
+
+
+class Cluster:
+    """Replicas on a Ray of their own, behind a gateway."""
+
+    def __init__(self, replicas: int, *more: str) -> None:
+        self._metrics = f"127.0.0.1:{free_port()}"
+        wanted = ("--replicas", str(replicas), "--metrics", self._metrics, "--kv-tokens", str(KV))
+        words = ["serve", "--engine", "vllm", *TINY, *wanted, *more]
+        self.process = Process(words, isolated=True)
+        self.address = self.process.wait_ready(READY_S)
+        self.wait_until(
+            lambda: len(self.each("kv_tokens_free")) == replicas
+        )  # the gateway does not wait so long
+
+    def each(self, name: str) -> dict[str, float]:
+        """A metric of each replica that is up."""
+        found = re.findall(rf'opensled:replica_{name}{{replica="(.*)"}} (.*)', self.metrics())
+        return {replica: float(value) for replica, value in found}
+
+    def metrics(self) -> str:
+        with urlopen(f"http://{self._metrics}/metrics") as reply:
+            text: str = reply.read().decode()
+        return text
+
+    def wait_until(self, holds: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + READY_S
+        while not holds():
+            assert self.process.process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+
+    def kill_busiest(self) -> None:
+        """SIGKILL to vLLM's server of the replica that has most sessions."""
+        self.wait_until(lambda: any(self.each("sessions").values()))
+        sessions = self.each("sessions")
+        os.kill(self._servers()[max(sessions, key=sessions.__getitem__)], signal.SIGKILL)
+
+    def _servers(self) -> dict[str, int]:
+        """The process of each replica's server."""
+        found = {}
+        for one in psutil.Process(self.process.process.pid).children(recursive=True):
+            if "vllm_plugin.replica" in "".join(one.cmdline()[:3]):
+                found[json.loads(one.environ()[PLACE])[1]] = one.pid
+        return found
 
 
 @pytest.fixture(scope="module")
-def wanted():
-    """What engine torch writes, asked without a device: answers of all kinds, and long ones."""
-    address = f"127.0.0.1:{free_port()}"
-    with serve("torch", "--http", address, "--server-drafter", "none") as process:
-        process.wait_ready()
-        return at_once(address), at_once(address, [LONG] * 4, QUESTIONS[:4])
+def known() -> list[Answer]:
+    """By engine torch."""
+    return [
+        by_torch(Answer(prompt_of(question), SamplingParams(0.8 * (seed % 2), seed=seed), length=120))
+        for seed, question in enumerate(QUESTIONS)
+    ]
 
 
-@pytest.fixture
-def replicas():
-    """Two replicas behind a gateway."""
-    with alone(), serve("vllm", "--replicas", "2", "--kv-tokens", "4096") as process:
-        process.wait_ready(600)
-        while len(pids(process)) < 2:  # on a busy machine the gateway does not wait for the second one
-            assert process.process.poll() is None
-            time.sleep(0.2)
-        yield process
+async def assert_same(
+    address: str, known: Sequence[Answer], during: Callable[[], None] = lambda: None
+) -> None:
+    """Devices get the known answers, all at once."""
+    server = Endpoint(address, timeout=120.0)
+    info = await describe(server)
+    asked = [answered(server, info, answer, MIXED, number) for number, answer in enumerate(known)]
+    *found, _ = await asyncio.gather(*asked, asyncio.to_thread(during))
+    for mine, answer in zip(found, known, strict=True):
+        assert (list(mine.ids), mine.finish_reason) == (answer.text, answer.finish_reason)
+    assert sum(mine.stats.drafted for mine in found)
 
 
-def pids(process: Process) -> list[int]:
-    """Of the replicas."""
-    below = psutil.Process(process.process.pid).children(recursive=True)
-    return [one.pid for one in below if one.cmdline() and one.cmdline()[0].startswith(REPLICA)]
-
-
-def test_texts_of_replicas_are_those_of_engine_torch_also_where_one_dies(replicas, wanted):
-    with ExitStack() as ends:
-        devices = [ends.enter_context(edge(replicas.address, "lookup", "--give-up", "400")) for _ in range(2)]
-        addresses = [device.wait_ready() for device in devices]
-        for address in addresses:
-            assert_equal(at_once(address), wanted[0])
-        threads = ends.enter_context(ThreadPoolExecutor(8))
-        asked = [
-            threads.submit(ask, address, LONG, question)
-            for question in QUESTIONS[:4]
-            for address in addresses
-        ]
-        wait(asked, 2, FIRST_COMPLETED)
-        assert not all(one.done() for one in asked), "it is killed while they are written"
-        os.kill(pids(replicas)[0], signal.SIGKILL)
-        assert [one.result() for one in asked] == [each for each in wanted[1] for _ in addresses]
+def test_texts_of_replicas_are_those_of_engine_torch_also_below_a_relay_and_where_one_dies(known):
+    hub = ("--model", "tiny-hub", "--engine", "torch", "--dtype", "float32", "--threads", "1")
+    with alone(), ExitStack() as ends:
+        cluster = Cluster(2)
+        ends.enter_context(cluster.process)
+        asyncio.run(assert_same(cluster.address, known))
+        assert all(0 < free <= KV for free in cluster.each("kv_tokens_free").values()), "vLLM says so"
+        words = ["relay", "--upstream", cluster.address, "--listen", "127.0.0.1:0", *hub]
+        relay = ends.enter_context(Process(words, isolated=True)).wait_ready(READY_S)
+        asyncio.run(assert_same(relay, known))
+        asyncio.run(assert_same(cluster.address, 4 * known, cluster.kill_busiest))
+        assert not re.search("opensled:placements_resumed_total 0", cluster.metrics())
+        processes = [psutil.Process(pid) for pid in below(cluster.process.process.pid)]
+        assert cluster.process.stop() == 0
+        assert survivors(processes) == []
 
 
 @pytest.mark.long
-def test_a_replica_of_two_processes_writes_the_same(wanted):
-    options = ("--replicas", "1", "--vllm", "tensor_parallel_size=2")
-    with alone(), serve("vllm", *options) as process, edge(process.wait_ready(600), "lookup") as device:
-        assert_equal(at_once(device.wait_ready()), wanted[0])
-
-
-def test_texts_below_a_relay_are_those_of_engine_torch(wanted):
-    hub = ["--model", "tiny-hub", "--engine", "torch", "--dtype", "float32", "--threads", "1"]
-    with ExitStack() as ends:
-        target = ends.enter_context(serve("vllm", "--kv-tokens", "8192")).wait_ready(300)
-        words = ["relay", "--upstream", target, "--listen", "127.0.0.1:0", *hub]
-        relay = ends.enter_context(Process(words, isolated=True)).wait_ready(300)
-        device = ends.enter_context(edge(relay, "lookup")).wait_ready()
-        assert_equal(at_once(device), wanted[0])
+def test_a_replica_of_two_processes_writes_the_same(known):
+    with alone(), Cluster(1, "--vllm", "tensor_parallel_size=2").process as process:
+        asyncio.run(assert_same(process.address, known))

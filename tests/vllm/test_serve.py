@@ -1,36 +1,38 @@
-"""`opensled serve --engine vllm` as users meet it: real processes and devices, and the texts of engine torch."""
+"""Real processes `opensled edge` at servers of vLLM, and `opensled serve --engine vllm`: the texts of engine torch."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-from collections.abc import Sequence
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
+import psutil
 import pytest
-from openai import BadRequestError, OpenAI
+from openai import OpenAI
 
+from edge_client.link.link import Endpoint
+from home.desk.authority import DAY, Authority, new_key, private_pem
+from lab.testbed.process_guard import below
 from lab.testbed.processes import Process, free_port
-from tests.vllm.answers import ARCTIC, QUESTIONS
+from opensled.core.errors import OpenSledError
+from opensled.models.store import model_file
+from tests.vllm import eagle_head
+from tests.vllm.answers import QUESTIONS, SCHEMA, STORY, TINY, WARM, Answer, by_torch, prompt_of
+from tests.vllm.known_devices import write
+from tests.vllm.servers import READY_S, SERVERS, assert_alike, some, survivors
 
 ROOT = Path(__file__).resolve().parents[2]
 # The environment of vLLM has no llama.cpp; that of the checkout has.
 DEVICE = ROOT / ".venv/bin/python"
-CHAIN = "chain:lookup,cacheback,llamacpp"
-# Tokens of the server's drafts that stood, and of devices'
-ACCEPTED = ("server_accepted_tokens_total", "spec_decode_num_accepted_tokens_total")
-SCHEMA = {
-    "type": "object",
-    "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer"}},
-    "required": ["name", "age"],
-    "additionalProperties": False,
-}
+DRAFTERS = ("none", "lookup", "cacheback", "llamacpp", "chain:lookup,cacheback,llamacpp")
+ARCTIC = pytest.mark.skipif(
+    find_spec("arctic_inference") is None, reason="needs arctic-inference 0.1.1, built for this torch"
+)
 TOOL = {
     "type": "function",
     "function": {
@@ -65,19 +67,9 @@ KINDS: tuple[dict[str, Any], ...] = (
 LONG = {"temperature": 0.3, "max_tokens": 160, "seed": 7, "extra_body": {"ignore_eos": True}}
 
 
-def serve(engine: str, *more: str, listen: str = "127.0.0.1:0") -> Process:
-    target = ["serve", "--engine", engine, "--model", "tiny", "--dtype", "float32"]
-    return Process(
-        [*target, "--listen", listen, "--threads", "1", "--max-sessions", "32", *more], isolated=True
-    )
-
-
-def tenants_file(folder: Path) -> str:
-    """Of two tenants, whose tokens are "one" and "two"."""
-    tokens = folder / "tokens"
-    tokens.write_text("one alice\ntwo bob\n")
-    tokens.chmod(0o600)
-    return str(tokens)
+def serve(engine: str, *more: str, model: str = "tiny", log: Path | None = None) -> Process:
+    words = ["serve", "--engine", engine, "--model", model, "--dtype", "float32", "--listen", "127.0.0.1:0"]
+    return Process([*words, "--threads", "1", "--max-sessions", "32", *more], isolated=True, log=log)
 
 
 def edge(server: str, drafter: str, *more: str) -> Process:
@@ -138,122 +130,109 @@ def assert_close(found: Sequence[Any], wanted: Sequence[Any]) -> None:
         assert [value, *[each for _, each in top]] == pytest.approx(values, abs=1e-3)
 
 
-def counted(metrics: str, name: str) -> float:
-    """A metric as the server counts it now."""
-    with urlopen(f"http://{metrics}/metrics") as reply:
-        return value(reply.read().decode(), name)
-
-
-def value(exposed: str, name: str) -> float:
-    """Of a metric on a page of them."""
-    [line] = [line for line in exposed.splitlines() if line.startswith(f"opensled:{name} ")]
-    return float(line.split()[1])
-
-
-@pytest.fixture(scope="module")
-def wanted():
+@pytest.fixture(scope="session")
+def wanted() -> tuple[list, list]:
     """What engine torch writes, asked without a device: answers of all kinds, and long ones."""
     address = f"127.0.0.1:{free_port()}"
     with serve("torch", "--http", address, "--server-drafter", "none") as process:
         process.wait_ready()
-        return at_once(address), at_once(address, [LONG] * 8, QUESTIONS)
+        return at_once(address), at_once(address, [LONG] * 4, QUESTIONS[:4])
 
 
-@pytest.fixture(scope="module")
-def api():
-    return f"127.0.0.1:{free_port()}"
-
-
-@pytest.fixture(scope="module")
-def server(api):
-    with serve("vllm", "--http", api, "--kv-tokens", "8192", "--draft-wait", "1") as process:
-        yield process.wait_ready(300)
-
-
-def test_texts_without_a_device_are_those_of_engine_torch(server, api, wanted):
-    """By default vLLM's own lookup drafts."""
-    assert_equal(at_once(api), wanted[0])
-    assert counted(api, "server_drafts_total") > 0
-
-
-@pytest.mark.parametrize("drafter", ["none", "lookup", "cacheback", "llamacpp", CHAIN])
+@pytest.mark.parametrize(("server", "drafter"), some(SERVERS, DRAFTERS, together=1), indirect=["server"])
 def test_texts_are_those_of_engine_torch_whoever_drafts(server, wanted, drafter):
     if "llamacpp" in drafter:  # `make install` brings it
         subprocess.run([device_python(), "-c", "import llama_cpp"], check=True)
-    with edge(server, drafter) as device:
+    with edge(server.devices, drafter) as device, ThreadPoolExecutor(1) as beside:
+        address = device.wait_ready()
+        users = beside.submit(server.ask_all)
+        assert_equal(at_once(address), wanted[0])
+        assert_alike(users.result(), server.alone)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With files of two tenants, whose tokens are "one" and "two", and of one of nobody's; and with certificates."""
+    place, authority, key = tmp_path_factory.mktemp("files"), Authority.new("tests", 2 * DAY), new_key()
+    files = {
+        "tokens": b"one alice\ntwo bob\n",
+        **{name: name.encode() for name in ("one", "two", "none")},
+        "ca.pem": authority.pem,
+        "server.pem": authority.server(["127.0.0.1"], key),
+        "server.key": private_pem(key),
+    }
+    for name, content in files.items():
+        (place / name).write_bytes(content)
+        (place / name).chmod(0o600)
+    return place
+
+
+@pytest.fixture(scope="module")
+def own(folder: Path) -> Iterator[Process]:
+    """A server of a GGUF file for tenants, over TLS, with a drafter of vLLM's."""
+    tls = ("--tls-cert", str(folder / "server.pem"), "--tls-key", str(folder / "server.key"))
+    options = (*tls, "--tokens", str(folder / "tokens"), "--server-drafter", "vllm:ngram")
+    options = (*options, "--served-model-name", "tiny")
+    with serve("vllm", *options, model=str(model_file("tiny", "*.gguf"))) as process:
+        process.wait_ready(READY_S)
+        yield process
+
+
+@pytest.mark.parametrize("token", ["one", "two"])
+def test_tenants_are_served_over_tls(own, folder, wanted, token):
+    options = ("--tls-ca", str(folder / "ca.pem"), "--token-file", str(folder / token))
+    with edge(own.address, "lookup", *options) as device:
         assert_equal(at_once(device.wait_ready()), wanted[0])
 
 
-@pytest.mark.parametrize("drafter", ["draft_model", pytest.param("suffix", marks=ARCTIC)])
-def test_vllm_drafts_beside_the_devices(wanted, drafter):
+def test_a_tenant_finds_no_kv_of_another_one(own, folder):
+    """One prompt, one tenant after the other: only what a tenant has computed itself is found."""
+    known = by_torch(Answer(prompt_of(STORY), WARM, 8))
+    found = {}
+    for name, token in {"first": "one", "other": "two", "again": "one", "other again": "two"}.items():
+        endpoint = Endpoint(own.address, token=token, tls=True, tls_ca=folder / "ca.pem", timeout=READY_S)
+        (written,) = write(endpoint, [known])
+        written.assert_same(known)
+        found[name] = written.stats.cached_tokens
+    whole = (len(known.prompt) - 1) // 32 * 32
+    assert whole and found == {"first": 0, "other": 0, "again": whole, "other again": whole}
+
+
+def test_strangers_are_refused_and_the_end_leaves_nothing(own, folder):
+    for options in (["--token-file", str(folder / "none"), "--tls-ca", str(folder / "ca.pem")], []):
+        with edge(own.address, "lookup", *options) as device, pytest.raises(OpenSledError):
+            device.wait_ready()
+        assert device.process.returncode not in (0, None)
+    processes = [psutil.Process(pid) for pid in below(own.process.pid)]
+    assert len(processes) > 1
+    assert own.stop() == 0
+    assert survivors(processes) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--device", "cuda"), "CUDA_VISIBLE_DEVICES"),
+        (("--vllm", "gpu_memory_utilisation=0.5"), "unrecognized arguments: --gpu-memory-utilisation=0.5"),
+        pytest.param(("--context", "5000"), "max_model_len", marks=pytest.mark.long),
+        pytest.param(("--server-drafter", "vllm:suffix"), "arctic-inference", marks=pytest.mark.long),
+    ],
+)
+def test_what_cannot_be_served_is_refused_in_one_line(tmp_path, options, says):
+    log = tmp_path / "log"
+    with serve("vllm", *options, log=log) as process, pytest.raises(OpenSledError):
+        process.wait_ready(READY_S)
+    assert process.process.returncode not in (0, None)
+    said = log.read_text()
+    assert "Traceback" not in said and says in said.strip().splitlines()[-1]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("drafter", ["draft_model", "eagle3", pytest.param("suffix", marks=ARCTIC)])
+def test_vllm_drafts_beside_the_devices(wanted, drafter, tmp_path):
     """Its drafts where no device has one; a device's in their place where there is one."""
-    own = ("--draft-model", "tiny-draft") if drafter == "draft_model" else ()
-    api, metrics = (f"127.0.0.1:{free_port()}" for _ in range(2))
-    options = ("--kv-tokens", "8192", "--server-drafter", f"vllm:{drafter}", *own, "--http", api)
-    with ExitStack() as ends:
-        server = ends.enter_context(serve("vllm", *options, "--metrics", metrics)).wait_ready(600)
-        device = ends.enter_context(edge(server, "llamacpp"))
-        alone, both = (
-            _accepted(each, metrics, wanted[0], who) for who, each in enumerate((api, device.wait_ready()))
-        )
-    print(drafter, "accepted of the server and of devices:", alone, both)
-    assert alone[0] > 0 == alone[1]
-    assert both[1] > 0
-
-
-def _accepted(api: str, metrics: str, wanted: Sequence[list[dict[str, Any]]], who: int) -> list[float]:
-    """Of the server's drafts and of devices', after answers that are `wanted`; on a busy machine drafts of `who` may
-    rest at first."""
-    for _ in range(5):
-        assert_equal(at_once(api), wanted)
-        found = [counted(metrics, name) for name in ACCEPTED]
-        if found[who]:
-            break
-    return found
-
-
-def test_what_it_says_of_itself(server, api):
-    with urlopen(f"http://{api}/v1/models") as reply:
-        assert json.load(reply)["data"][0]["id"] == "tiny"
-    assert counted(api, 'drafter_info{drafter="vllm:ngram"}') == 1
-    refused = pytest.raises(BadRequestError, match="engine vllm has log-probabilities of the answer only")
-    with OpenAI(base_url=f"http://{api}/v1", api_key="none") as client, refused:
-        client.completions.create(model="tiny", prompt="hello", echo=True, logprobs=1, max_tokens=2)
-
-
-@pytest.mark.parametrize("drafter", ["none", "vllm:ngram"])
-def test_short_memory_and_two_killed_servers_change_no_text(wanted, drafter, tmp_path):
-    """Memory for four of sixteen texts; two servers die as they write, and the devices go on with the next one."""
-    listen = f"127.0.0.1:{free_port()}"
-    memory = ("--kv-tokens", "768", "--context", "512")
-    options = (*memory, "--tokens", tenants_file(tmp_path), "--server-drafter", drafter)
-
-    metrics = f"127.0.0.1:{free_port()}"
-
-    def start() -> Process:
-        process = ends.enter_context(serve("vllm", *options, "--metrics", metrics, listen=listen))
-        process.wait_ready(300)
-        return process
-
-    def device(name: str) -> Process:
-        path = tmp_path / name
-        path.write_text(name)
-        path.chmod(0o600)
-        return edge(listen, "lookup", "--token-file", str(path), "--give-up", "400")
-
-    with ExitStack() as ends:
-        target = start()
-        tenants = [ends.enter_context(device(name)).wait_ready() for name in ("one", "two")]
-        threads = ends.enter_context(ThreadPoolExecutor(16))
-        asked = [
-            threads.submit(ask, address, LONG, question) for question in QUESTIONS for address in tenants
-        ]
-        for _ in range(2):
-            wait(asked, 3, FIRST_COMPLETED)
-            target.kill()
-            target = start()
-        found = [each.result() for each in asked]
-        preempted, drafts = (counted(metrics, f"{name}_total") for name in ("preemptions", "server_drafts"))
-    assert found == [each for each in wanted[1] for _ in tenants]
-    assert preempted > 0
-    assert (drafts > 0) == (drafter != "none")
+    heads = {"draft_model": "tiny-draft", "eagle3": eagle_head.write(tmp_path, TINY)}
+    own = ("--draft-model", heads[drafter]) if drafter in heads else ()
+    options = ("--server-drafter", f"vllm:{drafter}", *own)
+    with serve("vllm", *options) as server, edge(server.wait_ready(READY_S), "cacheback") as device:
+        assert_equal(at_once(device.wait_ready()), wanted[0])

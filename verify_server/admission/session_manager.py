@@ -346,7 +346,8 @@ class SessionManager:
         label, rule = served
         seed = message.params.seed
         key = message.noise_key or (secrets.token_bytes(KEY_BYTES) if seed is None else noise_key(seed))
-        return Terms(message.params, key, rule, label, message.background, _digests(message))
+        guide = message.guide if message.guide is not None and message.guide.masks else None
+        return Terms(message.params, key, rule, label, message.background, _digests(message), guide)
 
     def _limits_under(self, rule: AcceptanceRule) -> DraftLimits:
         """A rule that must know what tokens are drawn from takes chains only."""

@@ -51,9 +51,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-REPLICA = "verify_server.cluster.replica:start"
+REPLICA, VLLM = "verify_server.cluster.replica:start", "vllm_plugin.replica:start"
 STOP_SECONDS = 45.0  # for replicas of this process's own Ray, and for that, to end; chosen
 FILES = ("tls_cert", "tls_key", "tls_client_ca", "tokens")
+GATEWAYS = (  # options that are no replica's
+    *("http", "http_wait", "lenient", "cors_origin", "operator_keys"),
+    *("metrics", "insecure_metrics", "json", "announce", "drafts"),
+)
 
 
 def serve_cluster(config: ServeConfig) -> int:
@@ -97,7 +101,7 @@ def _spec(config: ServeConfig) -> ClusterSpec:
     share = 1 if config.ray_address else max(1, len(allowed_cpus()) // (config.replicas * each))
     return ClusterSpec(
         count=config.replicas,
-        start=REPLICA,
+        start=VLLM if config.engine == "vllm" else REPLICA,
         config=asdict(_replica_config(config)),
         cpus=(config.threads or share) * each,
         gpus=_gpus(config),
@@ -109,9 +113,9 @@ def processes(config: ServeConfig) -> int:
     """How many processes compute one replica together. Raises UsageError."""
     if config.engine != "vllm":
         return 1
-    from verify_server.engine.vllm.served import processes_of
+    from vllm_plugin import launch
 
-    return processes_of(config)
+    return launch.processes(config)
 
 
 def _gpus(config: ServeConfig) -> float:
@@ -137,7 +141,7 @@ def _gpus(config: ServeConfig) -> float:
 
 
 def _replica_config(config: ServeConfig) -> ServeConfig:
-    """The configuration of one replica: no metrics port, no drafts, and absolute paths, because it starts in another
+    """The configuration of one replica: nothing of the gateway's, and absolute paths, because it starts in another
     folder."""
     names: dict[str, Any] = {
         name: str(Path(path).resolve()) for name in FILES if (path := getattr(config, name))
@@ -145,7 +149,7 @@ def _replica_config(config: ServeConfig) -> ServeConfig:
     path = user_path(config.model)
     if config.model not in known_models() and path.exists():  # else it is a bundled name or a hub id
         names["model"] = str(path.resolve())
-    return replace(config, metrics="", http="", drafts="", **names)
+    return replace(config, **{name: getattr(ServeConfig, name) for name in GATEWAYS}, **names)
 
 
 async def _serve(config: ServeConfig, cluster: Cluster, tenants: Tenants, tls: Tls | None) -> int:

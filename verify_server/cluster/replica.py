@@ -1,4 +1,4 @@
-"""One replica of many: a whole server in its own thread, started by `scheduler/cluster/ray_runtime.py`."""
+"""One replica of many: a whole server, started in its own thread by `scheduler/cluster/ray_runtime.py`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import grpc_health  # noqa: F401  gateways follow the health of a replica: without it none is one
@@ -30,53 +31,86 @@ from verify_server.front import service
 from verify_server.front.draining import LAST_MESSAGES_SECONDS
 from verify_server.options.registries import ENGINES
 from verify_server.options.serve_config import ServeConfig, model_names
-from verify_server.start.command import client_limits, clients, describe, make_manager, run
+from verify_server.start.command import Served, client_limits, clients, describe, make_manager, run
 
 HAND_OVER_SECONDS = 10.0  # time for readers to leave a draining replica; chosen
 BEAT_SECONDS = 30.0  # time for the event loop to answer; then it counts as broken; chosen
 
 
-class ReplicaAddresses(NamedTuple):
-    """Where a replica listens, as HOST:PORT."""
+class Membership(NamedTuple):
+    """A replica in its cluster."""
 
-    public: str  # for devices; with --proxy for gateways
-    inner: str  # for gateways
+    replica: str  # its id
+    host: str  # its machine's address in the cluster
+    key: bytes  # the cluster's
+
+    @property
+    def signer(self) -> TokenSigner:
+        """Signs the resume tokens that its gateways read."""
+        return TokenSigner(time.time, TOKEN_SECONDS, self.key, self.replica)
+
+
+def own_config(config: Mapping[str, Any], host: str) -> ServeConfig:
+    """The configuration of a replica on the machine `host`: it listens for devices there, or nowhere (--proxy).
+
+    `config`: fields of the gateway's `ServeConfig`.
+    """
+    given = ServeConfig(**config)
+    logs.configure(given.log_level, given.log_json)
+    listen = join_host_port(host if given.ray_address else host_port(given.listen)[0], 0)
+    return replace(given, listen="" if given.proxy else listen)
 
 
 def start(config: Mapping[str, Any], replica: str, host: str, key: bytes) -> ReplicaServer:
-    """A server on `host`, its machine's address in the cluster; `config`: fields of `ServeConfig`.
+    """A server in a thread of its own. `config`: see `own_config`; the rest: see `Membership`.
 
-    `replica` is its id, `key` the cluster's. Loads the target, which takes a while; raises the errors of
-    `opensled serve`.
+    Loads the target, which takes a while; raises the errors of `opensled serve`.
     """
-    settings = ServeConfig(**config)
-    logs.configure(settings.log_level, settings.log_json)
-    return ReplicaServer(settings, replica, host, key)
+    settings, member = own_config(config, host), Membership(replica, host, key)
+    tls, tenants = clients(settings, settings.listen)
+    target = ENGINES.get(settings.engine)(settings)
+    manager = make_manager(settings, target, tenants, member.signer, derive_key(key, "prefix"))
+    info = describe(manager, target, settings.pad_frames, model_names(settings.served_model_name))
+    server, opened = ReplicaServer(settings, member, tls, Served(manager, info, target)), Future[None]()
+    threading.Thread(target=_run, args=(server, manager, opened), name="server", daemon=True).start()
+    opened.result()
+    return server
 
 
-def public_listen(config: ServeConfig, host: str) -> str:
-    """The address at which a replica on the machine `host` listens for devices; "" = none, because of --proxy."""
-    if config.proxy:
-        return ""
-    return join_host_port(host if config.ray_address else host_port(config.listen)[0], 0)
+def _run(server: ReplicaServer, manager: SessionManager, opened: Future[None]) -> None:
+    """Serve until the loop fails, which ends the replica."""
+
+    async def serve() -> None:
+        await server.open()
+        opened.set_result(None)
+        await manager.loop.run()
+
+    try:
+        run(serve())
+    except BaseException as error:
+        if opened.done():
+            raise
+        opened.set_exception(error)
 
 
 class ReplicaServer:
-    """See `scheduler.cluster.supervisor.HostedServer`: called from the actor's threads, works in its own thread."""
+    """See `scheduler.cluster.supervisor.HostedServer`: called from other threads than that of its event loop."""
 
-    def __init__(self, config: ServeConfig, replica: str, host: str, key: bytes) -> None:
-        self._config, self._replica, self._host, self._key = config, replica, host, key
-        public = public_listen(config, host)
-        tls, tenants = clients(config, public)
-        target = ENGINES.get(config.engine)(config)
-        signer = TokenSigner(time.time, TOKEN_SECONDS, key, replica)
-        self._manager = make_manager(config, target, tenants, signer, derive_key(key, "prefix"))
-        names = model_names(config.served_model_name)
-        self._info, self._text = describe(self._manager, target, config.pad_frames, names), target.text
+    def __init__(self, config: ServeConfig, member: Membership, tls: Tls | None, served: Served) -> None:
+        self._config, self._member, self._tls, self._served = config, member, tls, served
+        self._manager = served.manager
         self._readiness, self._servers = service.Readiness(), list[service.Server]()
-        self._started: Future[tuple[asyncio.AbstractEventLoop, ReplicaAddresses]] = Future()
-        threading.Thread(target=self._thread, args=(public, tls, tenants), name="server", daemon=True).start()
-        self._loop, self.addresses = self._started.result()
+
+    async def open(self) -> None:
+        """Listen, in the loop that runs; `heartbeat` and `drain` may be called from now on."""
+        await self._readiness.set(True)
+        self._loop = asyncio.get_running_loop()
+        gateways = GatewayTenants(credentials=GatewayCredentials(self._member.key, time.time))
+        limits = client_limits(self._config, self._manager)
+        inner = await self._listen(join_host_port(self._member.host, 0), gateways, None, limits.from_gateways)
+        public, tenants = self._config.listen, self._manager.limits.tenants
+        outer = await self._listen(public, tenants, self._tls, limits) if public else inner
+        self._addresses = outer, inner
 
     def heartbeat(self) -> Heartbeat:
         """The replica's state; raises an error if its server hangs or has ended."""
@@ -86,35 +120,16 @@ class ReplicaServer:
         """Send every reader back to the gateway, then stop listening."""
         asyncio.run_coroutine_threadsafe(self._drain(), self._loop).result()
 
-    def _thread(self, public: str, tls: Tls | None, tenants: Tenants) -> None:
-        try:
-            run(self._serve(public, tls, tenants))
-        except BaseException as error:
-            if self._started.done():
-                raise
-            self._started.set_exception(error)
-
-    async def _serve(self, public: str, tls: Tls | None, tenants: Tenants) -> int:
-        """Serve until the loop fails, which ends the replica."""
-        await self._readiness.set(True)
-        gateways = GatewayTenants(credentials=GatewayCredentials(self._key, time.time))
-        limits = client_limits(self._config, self._manager)
-        inner = await self._listen(join_host_port(self._host, 0), gateways, None, limits.from_gateways)
-        outer = await self._listen(public, tenants, tls, limits) if public else inner
-        addresses = ReplicaAddresses(outer, inner)
-        self._started.set_result((asyncio.get_running_loop(), addresses))
-        await self._manager.loop.run()
-        return 1
-
     async def _listen(self, listen: str, tenants: Tenants, tls: Tls | None, limits: ClientLimits) -> str:
         """Serve at `listen`; returns the address."""
-        frontend = service.VerifyService(self._manager, self._info, self._text, tenants, limits)
+        manager, info, target, _ = self._served
+        frontend = service.VerifyService(manager, info, target.text, tenants, limits)
         server, port = await service.start(frontend, listen, tls, self._readiness)
         self._servers.append(server)
         return join_host_port(host_port(listen)[0], port)
 
     async def _beat(self) -> Heartbeat:
-        return heartbeat(self._manager, self._replica, self.addresses)
+        return heartbeat(self._manager, self._member.replica, *self._addresses)
 
     async def _drain(self) -> None:
         await self._readiness.set(False)  # first of all: gateways then choose other replicas
@@ -124,7 +139,7 @@ class ReplicaServer:
         await asyncio.gather(*(server.stop(LAST_MESSAGES_SECONDS) for server in self._servers))
 
 
-def heartbeat(manager: SessionManager, replica: str, addresses: ReplicaAddresses) -> Heartbeat:
+def heartbeat(manager: SessionManager, replica: str, address: str, inner: str) -> Heartbeat:
     """The current state of a server."""
     loop, memory = manager.loop, manager.loop.machine.target.memory
     cost, chunk = loop.machine.profile.cost, loop.machine.profile.max_step_tokens
@@ -135,7 +150,7 @@ def heartbeat(manager: SessionManager, replica: str, addresses: ReplicaAddresses
     waiting = sum(sequence.uncomputed - 1 for sequence in live)
     return Heartbeat(
         replica=replica,
-        address=addresses.public,
+        address=address,
         at=loop.clock(),
         free_tokens=memory.free,
         prefix_size=memory.prefix_size,
@@ -148,6 +163,6 @@ def heartbeat(manager: SessionManager, replica: str, addresses: ReplicaAddresses
         fingerprint=manager.inputs.text.fingerprint,
         draining=manager.draining,
         prefixes=memory.prefixes(),
-        inner=addresses.inner,
+        inner=inner,
         answers=AnswerCounts(manager.stats.answers.now()).now(),  # a copy: it is pickled in another thread
     )

@@ -33,30 +33,30 @@ def choose(config: ServeConfig) -> Choice:
     """
     if config.server_drafter != AUTO_DRAFTER:
         return Choice(config.server_drafter)
-    is_vllm = config.engine == "vllm"
-    if config.draft_model and not is_vllm:  # that engine has several drafters with a model, and says so
+    if config.draft_model:
         return Choice("model")
     if config.policy != WEIGHING:
         return Choice("none", f"policy {config.policy} does not weigh what its drafts bring")
     if config.draft_wait == inf:
         return Choice("none", "--draft-wait inf leaves drafting to devices")
-    return Choice("vllm:ngram" if is_vllm else "lookup")
+    return Choice("lookup")
 
 
 def drafting_of(config: ServeConfig, target: LoadedModel) -> DraftStage | None:
     """The stage with the drafter of `config`; None = there is none. Raises the errors of loading it."""
     name, why = choose(config)
-    _refuse_published(config.draft_model, name)
+    _refuse_others(config.draft_model, name)
     drafter = SERVER_DRAFTERS.get(name)(config, target)
     if config.server_drafter == AUTO_DRAFTER:
         tell(f"drafter: {AUTO_DRAFTER} -> {name}{why and f' ({why})'}")
     return None if isinstance(drafter, NoDrafter) else DraftStage(drafter, target.text.vocab_size, name)
 
 
-def _refuse_published(draft_model: str, drafter: str) -> None:
-    """Raises UsageError for a head in the format of the `speculators` package, which its config.json tells."""
+def _refuse_others(draft_model: str, drafter: str) -> None:
+    """Raises UsageError for a drafter of vLLM, and for a head in the format of the `speculators` package, which its
+    config.json tells."""
     if drafter.startswith("vllm:"):
-        return
+        raise UsageError(f"--server-drafter {drafter} is vLLM's own: add --engine vllm, or leave it out")
     for folder in filter(None, (draft_model, drafter)):
         try:
             about = json.loads((user_path(folder) / "config.json").read_bytes())

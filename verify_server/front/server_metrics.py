@@ -13,25 +13,28 @@ REASONS = ("device", "step", "budget", "kv", "reader", "absent")
 
 
 def metrics(manager: SessionManager) -> list[Metric]:
-    """All metrics of a server."""
+    """All metrics of a server that computes its target."""
     loop = manager.loop
-    model = model_metric(lambda: [manager.model_id])
-    own = _drafting_metrics(loop)
-    served = [*_kv_metrics(loop), *_image_metrics(manager), *_session_metrics(manager)]
     engine = Metric(
         "engine_info",
         "1 for the way in which the target is computed.",
         lambda: {loop.machine.target.facts.way: 1},
         "way",
     )
+    own = [*_step_metrics(loop), *_drafting_metrics(loop), *_kv_metrics(loop), *_image_metrics(manager)]
+    return [*device_metrics(manager), engine, *own]
+
+
+def device_metrics(manager: SessionManager) -> list[Metric]:
+    """Metrics of devices, their drafts and answers, at any engine."""
+    drafts, model = manager.loop.machine.stats.drafts, model_metric(lambda: [manager.model_id])
     answers = answer_metrics(manager.stats.answers.now)
-    return [model, engine, build_metric(), *_step_metrics(loop), *own, *served, *answers]
+    return [model, build_metric(), *draft_metrics(drafts), *_session_metrics(manager), *answers]
 
 
 def _step_metrics(loop: VerifyLoop) -> list[Metric]:
     stats = loop.machine.stats
     return [
-        *draft_metrics(stats.drafts),
         Metric("steps_total", "Forward passes of the target.", lambda: stats.steps),
         Metric("step_sessions", "Sessions served by one step.", lambda: stats.batches),
         Metric("step_tokens", "Positions computed by one step.", lambda: stats.work),

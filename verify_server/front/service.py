@@ -241,7 +241,7 @@ async def start(
 
     Serving from the start, unless `readiness` is given. Raises OpenSledError if the address is taken.
     """
-    server = grpc.aio.server(options=[*options(service.clients.limits), *further])
+    server = grpc.aio.server(options=[*dict([*options(service.clients.limits), *further]).items()])
     service.add_to(server)
     if readiness is None:
         readiness = Readiness()

@@ -1,8 +1,8 @@
 """KV memory as sequences, admission and metrics see it: in positions, which are tokens. How it is divided is a matter
 of the target.
 
-Both classes here account for nothing: they serve a target that keeps the KV by itself, and tells what is computed
-(`verify_server.round.target.Progress`). Targets over our engines have KV blocks (blocks.py, block_memory.py).
+Both classes here account for nothing: they serve a target whose KV is another program's matter. Targets over our
+engines have KV blocks (blocks.py, block_memory.py).
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ ENGINES = Registry(
         "auto": "verify_server.start.load_target:load",
         "torch": "verify_server.start.load_target:load_torch",
         "llamacpp": "verify_server.start.load_target:load_llamacpp",
-        "vllm": "verify_server.engine.vllm.served:load",
+        "vllm": "verify_server.start.load_target:refuse_vllm",
     },
 )
 
@@ -29,6 +29,5 @@ SERVER_DRAFTERS = Registry(
         "ctc": "verify_server.drafting.heads.attach:ctc",
         "specformer": "verify_server.drafting.heads.attach:specformer",
         "exit": "verify_server.drafting.exits.exit_attach:early_exit",
-        "vllm": "verify_server.engine.vllm.proposals:drafter",
     },
 )

@@ -104,7 +104,7 @@ class ServeConfig(LimitsConfig, GpuConfig, AdaptConfig, AccessConfig):
     engine: str = option(
         "auto",
         f"engine that computes the target: {', '.join(ENGINES.names())}, or your own module:callable; auto: llamacpp "
-        "for a GGUF file, else torch; if only one of them is installed, that one",
+        "for a GGUF file, else torch; if only one of them is installed, that one; vllm: starts `vllm serve`",
         check=ENGINES.require,
         often=True,
     )
@@ -142,7 +142,7 @@ class ServeConfig(LimitsConfig, GpuConfig, AdaptConfig, AccessConfig):
     )
     vllm: str = option(
         "",
-        "engine argument of vLLM, for --engine vllm, for example tensor_parallel_size=2; may be repeated",
+        "option of `vllm serve`, for --engine vllm, for example tensor_parallel_size=2; may be repeated",
         metavar="KEY=VALUE",
         several=True,
     )
@@ -169,8 +169,9 @@ class ServeConfig(LimitsConfig, GpuConfig, AdaptConfig, AccessConfig):
     server_drafter: str = option(
         AUTO_DRAFTER,
         f"drafter of the server, in addition to those of the devices: {', '.join(SERVER_DRAFTERS.names())}, or your "
-        "own module:callable; vllm:NAME selects a drafter of vLLM (ngram, suffix, mtp, eagle3, dflash, draft_model). "
-        "auto: vllm:ngram with engine vllm, else model with --draft-model, else lookup (policy goodput) or none",
+        "own module:callable; with --engine vllm one of vLLM's, vllm:NAME (ngram, suffix, mtp, eagle3, dflash, "
+        "draft_model), or none. auto: none with --engine vllm, else model with --draft-model, else lookup (policy "
+        "goodput) or none",
         check=lambda name: SERVER_DRAFTERS.require(name, AUTO_DRAFTER),
         metavar="DRAFTER",
         often=True,

@@ -19,7 +19,7 @@ from verify_server.round.preemption import KVPreemptor
 from verify_server.round.session import Session
 from verify_server.round.step import run_step
 from verify_server.round.step_item import StepItem
-from verify_server.round.target import FittedStep, Progress, Target
+from verify_server.round.target import FittedStep, Target
 from verify_server.round.twins import adopts
 from verify_server.rules.decide import Outcome
 
@@ -61,7 +61,7 @@ class BlockTarget(Target):
             self.pool.keep_freed()  # the step writes there, and then its drafts, until `settle`
         return FittedStep(work, step.left_out, step.preempted)
 
-    def step(self, work: Sequence[StepItem]) -> Sequence[Outcome | Progress]:
+    def step(self, work: Sequence[StepItem]) -> Sequence[Outcome]:
         """See `Target`."""
         return run_step(self.engine, work)
 

@@ -165,11 +165,6 @@ class DraftBudget:
             if self.quota is not None:
                 self.quota.take(tokens, now)
 
-    def give_back(self, tokens: int, now: float) -> None:
-        """`tokens` tokens were planned but not verified."""
-        if self.quota is not None:
-            self.quota.take(-tokens, now)
-
     def add_verdict(self, tokens: int, accepted: int, committed: int) -> None:
         """The target accepted `accepted` of the `tokens` verified tokens, and committed `committed` in all."""
         self.record.tokens += committed

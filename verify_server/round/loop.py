@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from opensled.core.errors import EngineLost
 from opensled.core.messages import Draft
 from verify_server.round.engine_thread import EngineThread
 from verify_server.round.machine import Sleep, StepMachine, Work
@@ -30,7 +29,7 @@ class VerifyLoop:
         self._thread = EngineThread()
 
     async def run(self) -> None:
-        """Serve until cancelled. Raises EngineLost; readers then lose their streams, and reopen them if they can."""
+        """Serve until cancelled."""
         while True:
             await self._gather()
             begun = self.machine.begin(self.clock())
@@ -72,17 +71,14 @@ class VerifyLoop:
             self._sleeper.set_result(None)
 
     def close(self) -> None:
-        """Wait for the step that is computed, and end what computes."""
+        """Wait for the step that is computed."""
         self._thread.close()
-        self.machine.target.close()
 
     async def _round(self, work: Work) -> None:
         """Run one step in the engine's thread, then the server drafts, while the verdicts on the step leave."""
         machine, started = self.machine, self.clock()
         try:
             outcomes = await self._thread.run(machine.target.step, work.items)
-        except EngineLost:
-            raise
         except Exception:
             log.exception("a step over %d sessions failed", len(work.items))
             outcomes = None

@@ -16,12 +16,13 @@ from hw_profiles.learned import CostModel
 from hw_profiles.step_cost import DraftingCost, HardwareProfile
 from opensled.core.errors import OpenSledError
 from scheduler.plan import BatchPlan, SchedulingPolicy, Slice, Snapshot
+from verify_server.engine.base import Segment
 from verify_server.round.counters import LoopStats
 from verify_server.round.draft_stage import OwnDrafts, ask_of
 from verify_server.round.drafter import Ask
 from verify_server.round.session import Session
 from verify_server.round.step_item import StepItem
-from verify_server.round.target import Progress, Target
+from verify_server.round.target import Target
 from verify_server.rules.decide import Outcome, step_failed
 
 log = logging.getLogger(__name__)
@@ -99,26 +100,20 @@ class StepMachine:
         self.stats.preempted += preempted
         return work
 
-    def end(
-        self, work: Work, outcomes: Sequence[Outcome | Progress] | None, now: float, seconds: float
-    ) -> list[Ask]:
+    def end(self, work: Work, outcomes: Sequence[Outcome] | None, now: float, seconds: float) -> list[Ask]:
         """Apply the outcomes of a step that took `seconds`; None = the target failed, and so does each session of it.
 
         Returns the drafts that the target must make, if any, before `take` and the next step.
         """
         items = work.items
+        tokens = sum([len(item.segment.tokens) for item in items])
         if outcomes is None:
             outcomes = [step_failed()] * len(items)
-            computed = [len(item.segment.tokens) for item in items]
-        else:
-            computed = list(map(_count_computed, items, outcomes))
-            self._learn(items, computed, seconds)
-        self.stats.step(sum(map(bool, computed)), sum(computed), seconds)
+        elif self._learns:
+            self._learn([item.segment for item in items], tokens, seconds)
+        self.stats.step(len(items), tokens, seconds)
         for item, outcome in zip(items, outcomes):
-            if isinstance(outcome, Progress):
-                self._advance(item, outcome, now)
-            else:
-                self._commit(item, outcome, now)
+            self._commit(item, outcome, now)
         asks = [ask for ask in map(ask_of, items) if ask is not None]
         if not asks:
             self.target.settle()
@@ -135,32 +130,12 @@ class StepMachine:
             if session is not None:
                 session.take_own(*made)
 
-    def _learn(self, items: Sequence[StepItem], computed: Sequence[int], seconds: float) -> None:
-        """Learn the cost of steps from a step that succeeded; `computed`: tokens of each item."""
-        if not self._learns or not any(computed):
-            return
-        segments = [item.segment for item, tokens in zip(items, computed) if tokens]
+    def _learn(self, segments: Sequence[Segment], tokens: int, seconds: float) -> None:
+        """Learn the cost of steps from a step that succeeded."""
         contexts = sum(segment.start * self.target.reads(segment) for segment in segments)
-        tokens = sum(computed)
         self.costs.observe(tokens, contexts + tokens, len(segments), seconds)
         if self.costs.cost is not self.profile.cost:
             self.profile = replace(self.profile, cost=self.costs.cost)
-
-    def _advance(self, item: StepItem, progress: Progress, now: float) -> None:
-        """Apply the progress of one session on a target that schedules by itself."""
-        session, result = item.session, progress.result
-        self.stats.preempted += progress.computed < item.segment.start
-        session.sequence.progress(progress.computed, progress.cached)
-        computed = _count_computed(item, progress)
-        if progress.cached or (computed and result is None):
-            session.tell_prefill()
-        if result is not None:
-            self._commit(item, result, now)
-            return
-        if not computed:
-            self.left_out |= {session.id}
-        session.postpone(item, now)
-        self._continue(session)
 
     def _commit(self, item: StepItem, outcome: Outcome, now: float) -> None:
         session = item.session
@@ -177,20 +152,7 @@ class StepMachine:
             self.remove(session)
             session.fail(error)
             return
-        self._continue(session)
-
-    def _continue(self, session: Session) -> None:
-        """No step computes the session any more: remove it or hand it over if that had to wait."""
         if session.sequence.over or session.closed:
             self.remove(session)
         elif session.reader.leaving:
             session.hand_over()
-
-
-def _count_computed(item: StepItem, outcome: Outcome | Progress) -> int:
-    """The number of tokens of one session that a step computed."""
-    if not isinstance(outcome, Progress):
-        return len(item.segment.tokens)
-    if outcome.result is not None:
-        return len(item.segment.tokens) - outcome.cached
-    return max(0, outcome.computed - outcome.cached - item.segment.start)

@@ -117,7 +117,7 @@ class Sequence:
         self._publish()
 
     def progress(self, computed: int, cached: int) -> None:
-        """A target that schedules by itself reports that positions [0, computed) are computed; it found `cached` of
+        """A target that keeps the KV by itself tells that positions [0, computed) are computed; it found `cached` of
         them."""
         self.prefilled += max(0, computed - self.computed - cached)
         self.computed = computed

@@ -300,11 +300,6 @@ class Session:
         self._rebase_waiting(length, now)
         return count
 
-    def postpone(self, item: StepItem, now: float) -> None:
-        """A target that schedules by itself has decided nothing of it: its draft waits for the next step."""
-        self.in_step, self._view = False, None
-        self.sources.postpone(item.drafts, now)
-
     def _decide_again(self, item: StepItem, now: float) -> None:
         """Nothing was decided: all that the step computed is computed again, without a draft."""
         self.sequence.rewind(item.segment.start)

@@ -14,7 +14,7 @@ from opensled.core.trees import (
 )
 from scheduler.estimates import DraftEstimate
 from verify_server.round.budget import DraftBudget
-from verify_server.round.offer import NO_DRAFT, NOTHING, DraftLimits, Offer, Text
+from verify_server.round.offer import NO_DRAFT, DraftLimits, Offer, Text
 
 
 class DraftSource:
@@ -52,12 +52,6 @@ class DraftSource:
         """A step takes the waiting draft, after a text of `length` tokens."""
         self.offer = None
         self.budget.take(len(taken.verified.tokens), length, now)
-
-    def postpone(self, taken: Offer, now: float) -> None:
-        """The step did not verify the draft: it waits again, unless another one has arrived meanwhile."""
-        self.budget.give_back(len(taken.verified.tokens), now)
-        if self.offer is None and taken is not NOTHING:
-            self.offer = taken._replace(verified=NO_DRAFT)
 
     def judge(self, taken: Offer, ids: tuple[int, ...], known: int = 0, committed: int = 0) -> int:
         """Learn from a step that verified some of the draft, or nothing, and decided that the text goes on with `ids`.

@@ -62,12 +62,6 @@ class DraftSources:
             return 0, ()
         return wanted, server.blocks(len(text) + drafted + wanted, text.memory)
 
-    def postpone(self, drafts: StepDrafts, now: float) -> None:
-        """The step verified nothing: its drafts wait again."""
-        self.device.postpone(drafts.device, now)
-        if self.server is not None:
-            self.server.postpone(drafts.server, now)
-
     def judge(self, drafts: StepDrafts, ids: tuple[int, ...], known: int, committed: int) -> int:
         """See `DraftSource.judge`; `known` is about the device's draft. Returns the number of accepted tokens of the
         server draft."""

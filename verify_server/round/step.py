@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from opensled.core.errors import EngineLost, OpenSledError
+from opensled.core.errors import OpenSledError
 from verify_server.engine.base import TargetEngine
 from verify_server.round.rider import DecideAgain
 from verify_server.round.step_item import StepItem
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 def run_step(engine: TargetEngine, work: Sequence[StepItem]) -> list[Outcome]:
-    """In the engine's thread: the outcome of each session; an error stays with its session. Raises EngineLost."""
+    """In the engine's thread: the outcome of each session; an error stays with its session."""
     scores = engine.forward([item.segment for item in work])
     questions: dict[int, Question] = {}
     outcomes: dict[int, Outcome] = {}
@@ -36,12 +36,8 @@ def run_step(engine: TargetEngine, work: Sequence[StepItem]) -> list[Outcome]:
     return [_without_blame(engine, item, outcomes[index]) for index, item in enumerate(work)]
 
 
-def question_of(item: StepItem, row: int = 0) -> Question | OpenSledError | None:
-    """The question of a session about its rows, or its outcome if there is none. Runs in the engine's thread, before or
-    after the forward pass.
-
-    `row`: see `Question`; 0 = it is not known yet.
-    """
+def question_of(item: StepItem, row: int) -> Question | OpenSledError | None:
+    """The question of a session about its rows, or its outcome if there is none. `row`: see `Question`."""
     check, session = item.check, item.session
     if check is None and not item.reads:
         return None
@@ -78,8 +74,6 @@ def _compact(
         if places:
             engine.compact(item.segment.blocks, places)
         return result
-    except EngineLost:
-        raise
     except OpenSledError as error:
         return error
     except Exception:

@@ -1,16 +1,13 @@
 """A target computes the steps of a server, and keeps the KV of its sequences.
 
-There are two kinds. The first one serves our engines: it manages their KV blocks, so it knows before a step which
-slices fit, and computes exactly these (`BlockTarget`). The second kind schedules by itself: it manages the KV, may
-leave out or preempt any sequence of the plan, and reports after the step how far each one is (`Progress`). The methods
-of this base class suit the second kind.
+`BlockTarget` serves our engines: it manages their KV blocks, so it knows before a step which slices fit. The methods of
+this base class suit a target without such limits.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +21,6 @@ from verify_server.round.draft_stage import DraftStage, OwnDrafts
 from verify_server.round.drafter import Ask
 from verify_server.round.session import Session
 from verify_server.round.step_item import StepItem
-from verify_server.rules.base import AcceptanceResult
 from verify_server.rules.decide import Outcome
 
 
@@ -37,20 +33,11 @@ class FittedStep(NamedTuple):
     preempted: int = 0  # sessions that lost their memory to others
 
 
-class Progress(NamedTuple):
-    """The result of one session in a step of a target that schedules by itself."""
-
-    # Number of positions of its text (at the start of the step) that the KV holds now; fewer than before = preempted
-    computed: int
-    cached: int = 0  # number of these that the step found in the KV cache
-    result: AcceptanceResult | None = None  # None = nothing is decided: its draft waits for the next step
-
-
 class Target(ABC):
     """One model. `step` and `draft` may run in a thread, never two at once; the rest runs beside the sessions.
 
     A segment holds all that a target must know about a session: its tokens from `start` on; the KV before `start` is
-    computed. A target that has lost KV reports that by `Progress`, and gets the tokens again.
+    computed.
     """
 
     facts: EngineInfo  # constant facts
@@ -65,13 +52,8 @@ class Target(ABC):
         return FittedStep([sessions[piece.session].plan(piece, now) for piece in slices])
 
     @abstractmethod
-    def step(self, work: Sequence[StepItem]) -> Sequence[Outcome | Progress]:
-        """Compute and decide one step; an outcome for each of `work`.
-
-        At least one session progresses, if necessary with the KV of sessions outside the step, which may rest for
-        long. Raises EngineLost if nothing can be computed any more. Any other error ends all sessions of the step, so
-        a target that can recover returns `Progress` instead.
-        """
+    def step(self, work: Sequence[StepItem]) -> Sequence[Outcome]:
+        """Compute and decide one step; an outcome for each of `work`. An error ends all sessions of the step."""
 
     def reads(self, segment: Segment) -> int:
         """The number of times that a step reads the KV before a segment."""
@@ -91,22 +73,7 @@ class Target(ABC):
         if self.drafting is not None:
             self.drafting.run(())  # forgets the sessions that are over
 
-    def close(self) -> None:  # noqa: B027
-        """No step follows: end the processes that compute steps."""
-
     def forget(self, session: Session) -> None:
         """The session is over, and no step computes it. A step over others may be under way."""
         if self.drafting is not None:
             self.drafting.forget(session.id)
-
-
-def whole(slices: Sequence[Slice], sessions: Mapping[int, Session]) -> list[Slice]:
-    """The slices for a target that schedules by itself. It divides prompts itself, and decides when it has read one. So
-    each slice goes up to the newest token, and slices that no reader waits for yet are left out."""
-    return [
-        piece
-        if piece.decide
-        else replace(piece, tokens=sessions[piece.session].sequence.uncomputed, decide=True)
-        for piece in slices
-        if not piece.ahead
-    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from opensled.core.messages import SamplingParams
+from opensled.core.messages import Guide, SamplingParams
 from verify_server.rules.base import AcceptanceRule
 
 
@@ -18,3 +18,4 @@ class Terms:
     rule_label: str = ""  # its name with all options
     background: bool = False
     images: tuple[bytes, ...] = ()  # digests of the pictures in its prompt
+    guide: Guide | None = None

@@ -71,7 +71,7 @@ class StepRows(NamedTuple):
 
 
 class Reading(ABC):
-    """Something that is read of a session's rows beside the decision. It can be pickled, and so can what it finds."""
+    """Something that is read of a session's rows beside the decision."""
 
     @abstractmethod
     def read(self, rows: StepRows) -> Any:

@@ -1,7 +1,6 @@
 """Decides a step: the rules of its sequences over the rows that the target has computed, and what else is read of them.
 
-It knows no session, engine or KV. A target that decides in another process sends its questions there, complete before
-the forward pass, and gets the outcomes back: all of them can be pickled, as far as the rules can.
+It knows no session, engine or KV.
 """
 
 from __future__ import annotations

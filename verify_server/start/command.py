@@ -19,8 +19,7 @@ import opensled
 from adapt.handout.hand_out import hand_out_of, store_of
 from adapt.kept.command import keeper_of, require_keepable
 from home import discovery
-from home.desk.command import with_home
-from home.desk.upkeep import home_kept
+from home.desk.upkeep import home_kept, with_home
 from hw_profiles.seed import seed_cost
 from hw_profiles.step_cost import HardwareProfile
 from opensled.core.errors import UsageError
@@ -91,6 +90,10 @@ def serve(config: ServeConfig) -> int:
     if config.proxy:
         raise UsageError("--proxy is for a gateway to replicas: add --replicas N, or --ray-address HOST:PORT")
     tls, tenants = clients(config, config.listen)
+    if config.engine == "vllm":
+        from vllm_plugin import launch
+
+        launch.serve(config, tls, tenants)
     return run(serve_sequences(config, tenants, tls, partial(run_work, _load, config, tenants)))
 
 

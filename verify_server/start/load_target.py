@@ -123,6 +123,14 @@ def load_llamacpp(config: ServeConfig) -> ServedModel:
     return ServedModel(model_id_of(config.model), engine, text)
 
 
+def refuse_vllm(config: ServeConfig) -> ServedModel:
+    """Raises UsageError: vLLM's model is loaded by a server of its own (vllm_plugin/launch.py)."""
+    raise UsageError(
+        "engine vllm is a server of its own, and computes no model in this process: start opensled serve --engine vllm "
+        "for it, and use engine torch or llamacpp here"
+    )
+
+
 def _load_gguf(path: Path, text: "GgufText", dtype: str, **options: Any) -> "LlamaCppEngine":
     """The engine of a file, or of the same weights widened; what is served as it is stored is compared with these."""
     from opensled.models import widened

@@ -27,7 +27,6 @@ from lab.testbed.soak.run import Soak, SoakRun
 from opensled.core.errors import OpenSledError
 
 NAMES = tuple(kind.name for kind in KINDS)
-VLLM_PYTHON = Path(__file__).resolve().parents[3] / ".venv-vllm/bin/python"  # `make vllm-install` makes it
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -49,13 +48,6 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="targets that run at the same time, the others before or after them within the minutes; default: the "
         "number of cores, here %(default)s",
     )
-    parser.add_argument(
-        "--vllm-python",
-        type=Path,
-        default=VLLM_PYTHON,
-        metavar="FILE",
-        help="the Python of the environment that has vLLM; default %(default)s",
-    )
     return parser.parse_args(arguments)
 
 
@@ -64,14 +56,7 @@ def _soak(given: argparse.Namespace) -> Soak:
     kinds = [kind for kind in KINDS if kind.name in names]
     if given.at_once < 1:
         raise OpenSledError(f"--at-once {given.at_once}: at least one target must run at a time")
-    if any(kind.engine == "vllm" for kind in kinds) and not given.vllm_python.is_file():
-        raise OpenSledError(
-            f"the target vllm needs a Python that has vLLM, and there is none at {given.vllm_python}: run `make "
-            "vllm-install`, name one with --vllm-python, or choose other targets with --targets"
-        )
-    return Soak(
-        given.minutes, given.seed, kinds, faults, given.questions, given.at_once, str(given.vllm_python)
-    )
+    return Soak(given.minutes, given.seed, kinds, faults, given.questions, given.at_once)
 
 
 def _chosen(words: str, known: Sequence[str]) -> list[str]:

@@ -11,9 +11,8 @@ class TargetKind:
     """What is served, and how."""
 
     name: str
-    engine: str  # "torch", "llamacpp" or "vllm"
+    engine: str  # "torch" or "llamacpp"
     flags: tuple[str, ...] = ()
-    drafters: tuple[str, ...] = ()  # of its server, in turns: each start has the next one
     replicas: int = 0
     proxy: bool = False
     edge: bool = False  # a real `opensled edge` is among its devices
@@ -47,7 +46,6 @@ KINDS = (
     TargetKind("torch-static", "torch", ("--policy", "static")),
     TargetKind("torch-head", "torch", (_DRAFTER, "ctc", *_TIGHT), keeps=True),
     TargetKind("llamacpp-goodput", "llamacpp", ("--policy", "goodput", _DRAFTER, "lookup"), http=True),
-    TargetKind("vllm", "vllm", ("--policy", "goodput", *_TIGHT), drafters=("none", "vllm:ngram"), http=True),
     TargetKind("pictures", "torch", (_DRAFTER, "exit", *_TIGHT), http=True, edge=True, sees=True),
     TargetKind("relay", "torch", relay=True),
     TargetKind("replicas", "torch", (_DRAFTER, "cacheback"), replicas=2, http=True),

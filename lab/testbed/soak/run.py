@@ -6,7 +6,6 @@ import asyncio
 import logging
 import random
 import secrets
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -45,7 +44,6 @@ class Soak:
     faults: Sequence[str] = ()
     questions: int = 16  # to each target; every one has a truth of its own
     at_once: int = len(KINDS)  # targets; one group of so many after another, each with a share of the minutes
-    vllm_python: str = sys.executable  # see Place
 
     @property
     def groups(self) -> list[Sequence[TargetKind]]:
@@ -133,7 +131,7 @@ class SoakRun:
         agreed = " keep=1" if kind.keeps else ""
         tenants = f"{self._token} {FLEET}{agreed}\n{self._neighbour} {NEIGHBOUR}\n{self._guest} guest {GUEST_LIMITS}\n"
         tokens = private_file(folder / "tokens", tenants)
-        place = Place(folder, StepClock(folder / "clock"), tokens, self._soak.vllm_python)
+        place = Place(folder, StepClock(folder / "clock"), tokens)
         return target_of(kind, place)
 
     async def _torment(self, fronts: Sequence[Front]) -> None:

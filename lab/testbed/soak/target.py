@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import secrets
 import signal
-import sys
 import threading
 from abc import ABC
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +34,6 @@ class Place:
     folder: Path
     clock: StepClock
     tokens: Path
-    vllm_python: str = sys.executable  # of an environment with vLLM
 
 
 def private_file(path: Path, text: str) -> Path:
@@ -157,7 +155,6 @@ class SoakTarget(ABC):
         arguments: Sequence[str],
         name: str,
         module: str = "opensled",
-        python: str = sys.executable,
         **unflagged: object,
     ) -> Process:
         process = Process(
@@ -166,7 +163,6 @@ class SoakTarget(ABC):
             environment={**self.environment, **settings(**unflagged)},
             module=module,
             log=self.place.folder / f"{name}.log",
-            python=python,
         )
         try:
             process.wait_ready(READY_S)

