@@ -1,18 +1,19 @@
-"""The packaged profiles, one TOML file each, and the user's profiles.
+"""The packaged profiles, a TOML file or a row of one (such as targets.toml) each, and the user's profiles.
 
-The user's profiles are in `profiles/devices` (links, accelerators, targets) beside the configuration file; they replace
-packaged ones of the same id. A path to any other file works as well.
+The user's profiles are in `profiles/devices` (links, accelerators, targets) beside the configuration file, a file each;
+they replace packaged ones of the same id. A path to any other file works as well.
 """
 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 from hw_profiles.profiles import (
+    KEYS,
     AcceleratorProfile,
     Curve,
     DeviceProfile,
@@ -44,7 +45,16 @@ KINDS: dict[str, type[Any]] = {
 
 def names(kind: str) -> list[str]:
     """Ids of all profiles of one of KINDS, in alphabetical order."""
-    return sorted({path.stem for folder in _folders(kind) for path in folder.glob("*.toml")})
+    return sorted(
+        {*_packaged(kind), *(path.stem for folder in _folders(kind) for path in folder.glob("*.toml"))}
+    )
+
+
+@cache
+def _packaged(kind: str) -> Mapping[str, Any]:
+    """Profiles that are rows of one packaged file, by their ids."""
+    path = _FOLDER / f"{kind}.toml"
+    return read_file(path) if path.is_file() else {}
 
 
 def find(kind: str, typed: str) -> str:
@@ -136,16 +146,29 @@ def target(name: str) -> TargetShape:
 
 def _load(kind: str, name: str, profile: type[Profile]) -> Profile:
     found = find(kind, name)
-    listed = [folder / f"{found}.toml" for folder in _folders(kind)] if found in names(kind) else []
-    path = next((path for path in listed if path.is_file()), user_path(found))
     if not found:
         raise NotFound(f"name a profile: {kind} are {', '.join(names(kind))}, or give a file", "profile")
-    return profile(id=path.stem, **_values(profile, read_file(path), f"{path}: "))
+    files = (
+        [folder / f"{found}.toml" for folder in _folders(kind)]
+        if found in names(kind)
+        else [user_path(found)]
+    )
+    path = next(filter(Path.is_file, files), None if found in _packaged(kind) else files[-1])
+    table = read_file(path) if path else _packaged(kind)[found]
+    return profile(id=path.stem if path else found, **_values(profile, table, f"{path or found}: "))
 
 
 def _values(kind: type[Any], table: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The fields of a dataclass from a table; `where` begins every error."""
-    hints = get_type_hints(kind)
+    """The fields of a dataclass from a table; `where` begins every error. A `source` of the table is also that of its
+    quantities that are [min, typical, max]."""
+    hints, source = get_type_hints(kind), table.get("source", "")
+    table = {
+        name: dict(zip(KEYS, (*value, source)))
+        if isinstance(value, list) and hints.get(name) is Quantity
+        else value
+        for name, value in table.items()
+        if name != "source" or name in hints
+    }
     known = [item for item in fields(kind) if item.name != "id"]
     required = {item.name for item in known if item.default is MISSING and item.default_factory is MISSING}
     _require_keys(table, {item.name for item in known}, required, where)

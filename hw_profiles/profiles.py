@@ -10,7 +10,7 @@ from typing import Any
 
 from opensled.core.errors import UsageError
 
-KEYS = {"min", "typical", "max", "source"}
+KEYS = ("min", "typical", "max", "source")
 # Bytes of a draft or a verdict with its headers (gRPC, HTTP/2, TCP, IP) around some 20 of OpenSLED
 MESSAGE = 110
 Curve = tuple[tuple[float, float], ...]  # rows of a step, ascending, and what it takes, never falling
@@ -28,9 +28,9 @@ class Quantity:
     @classmethod
     def of(cls, table: Any, key: str) -> Quantity:
         """From a TOML table {min, typical, max, source}; raises UsageError naming `key`."""
-        if not isinstance(table, Mapping) or set(table) != KEYS:
+        if not isinstance(table, Mapping) or set(table) != set(KEYS):
             raise UsageError(f"{key}: a table with exactly min, typical, max and source is needed")
-        low, typical, high = (table[name] for name in ("min", "typical", "max"))
+        low, typical, high = (table[name] for name in KEYS[:3])
         numbers = (low, typical, high)
         if any(isinstance(each, bool) or not isinstance(each, (int, float)) for each in numbers):
             raise UsageError(f"{key}: min, typical and max are numbers")
