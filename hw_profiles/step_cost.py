@@ -109,10 +109,10 @@ class TargetCost:
         """By this law the number of sessions itself costs nothing."""
         if tokens <= 0:
             return 0.0
-        known = min(tokens, self._curve[-1][0])
-        beyond = self._roofline_s(tokens) - self._roofline_s(known) if tokens > known else 0.0
         kv = contexts * self.target.kv_bytes / (self.accelerator.bandwidth_gb_s.typical * 1e9)
-        return self._one_row_s * interpolated(self._curve, known) + beyond + kv
+        if tokens >= self._curve[-1][0]:
+            return self._roofline_s(tokens) + self._above_s + kv
+        return self._one_row_s * interpolated(self._curve, tokens) + kv
 
     @cached_property
     def _curve(self) -> Curve:
@@ -122,6 +122,12 @@ class TargetCost:
     @cached_property
     def _one_row_s(self) -> float:
         return self._roofline_s(1)
+
+    @cached_property
+    def _above_s(self) -> float:
+        """Seconds by which the end of the curve is above the roofline."""
+        rows, times = self._curve[-1]
+        return self._one_row_s * times - self._roofline_s(rows)
 
     def _roofline_s(self, tokens: float) -> float:
         read = self.target.bytes_read(tokens) / (self.accelerator.bandwidth_gb_s.typical * 1e9)

@@ -3,7 +3,7 @@
 from argparse import ArgumentParser, Namespace
 
 from lab.testbed.planner.recorded_drafts import RecordedDrafts
-from lab.testbed.planner.task_acceptance import TASKS, check_acceptance
+from lab.testbed.planner.task_acceptance import TASKS, rates_of
 from lab.testbed.recordings import PAIRS, check_pair
 
 
@@ -21,5 +21,5 @@ def add_drafts(parser: ArgumentParser, pair: str) -> None:
 def drafts_of(arguments: Namespace) -> RecordedDrafts:
     """Raises UsageError for a pair without a recording, and for no acceptance."""
     check_pair(arguments.pair)
-    check_acceptance(arguments.acceptance)
+    rates_of(arguments.acceptance)
     return RecordedDrafts(arguments.pair, arguments.acceptance)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from lab.testbed.emulation.draft_head import KINDS
 from lab.testbed.planner.hub_link import check_hub_link
 from lab.testbed.planner.objective import MAX_USD
-from lab.testbed.planner.task_acceptance import MOST, check_acceptance, told
+from lab.testbed.planner.task_acceptance import MOST, rates_of, told
 from opensled.cli.config import option
 
 PACES = (10.0, 20.0, 30.0)  # tokens/s; a quick reader, twice and three times that
@@ -96,7 +96,7 @@ class PlanConfig:
         f"acceptance: the share of draft tokens accepted at each position, or a task: {told()}; default: as recorded "
         "with SmolLM2",
         metavar="A|TASK",
-        check=check_acceptance,
+        check=rates_of,
         group="drafts",
         often=True,
     )

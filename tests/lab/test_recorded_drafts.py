@@ -13,7 +13,7 @@ from lab.testbed.planner.acceptance import of_traces
 from lab.testbed.planner.mode_map import panels
 from lab.testbed.planner.recorded_drafts import RecordedDrafts, traces_of
 from lab.testbed.planner.setting import work_of
-from lab.testbed.planner.task_acceptance import TASKS, check_acceptance, rate_of
+from lab.testbed.planner.task_acceptance import TASKS, rates_of
 from lab.testbed.recordings import DEFAULT_PAIR, check_pair, recording
 from opensled.cli.main import main
 from opensled.core.errors import UsageError
@@ -25,13 +25,12 @@ TINY, CODE = RecordedDrafts("tiny"), RecordedDrafts("tiny", "code")
 
 
 def test_a_task_stands_for_its_acceptance_and_a_number_for_itself() -> None:
-    rates = {name: rate_of(name) for name in TASKS}
+    rates = {name: rates_of(name)[0] for name in TASKS}
     assert rates == {"chat": 0.6, "mixed": 0.68, "code": 0.8, "mismatched": 0.35}
-    assert (rate_of("0.72"), rate_of("0")) == (0.72, 0)
-    check_acceptance("")
-    for wrong in ("", "1", "-0.1", "nan", "poems"):
+    assert (rates_of("0.72"), rates_of("0"), rates_of("")) == ((0.72,), (0,), ())
+    for wrong in ("1", "-0.1", "nan", "poems"):
         with pytest.raises(UsageError, match=r"number from 0 to 0\.99, or one of chat \(0\.6\)"):
-            rate_of(wrong)
+            rates_of(wrong)
 
 
 def test_tokens_of_a_round_follow_from_the_acceptance() -> None:

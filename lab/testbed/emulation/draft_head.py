@@ -48,15 +48,11 @@ class HeadProfile:
     def usual(cls, kind: str, target: TargetShape) -> HeadProfile:
         """As it is trained where nothing else is said."""
         form = FORMS[kind]
-        if kind in OWN:
-            return cls(kind, target, form.length, form.markov)
-        bits = catalog.load("heads", kind).bits or target.weight_bits
-        return cls(kind, target, form.length, vocabulary=0, bits=bits)
+        bits = form.bits or target.weight_bits
+        return cls(kind, target, form.length, form.markov, form.vocabulary, bits)
 
     def __post_init__(self) -> None:
-        if self.kind not in OWN:
-            return
-        sizes = ("hidden_size", "heads", "inner_size")
+        sizes = ("hidden_size", "heads", "inner_size") if self.kind in OWN else ()
         if missing := [name for name in sizes if not getattr(self.target, name)]:
             raise UsageError(
                 f"the profile of target {self.target.id} lacks {', '.join(missing)}, which the size of a draft head "
@@ -135,8 +131,8 @@ def _ctc(head: HeadProfile) -> HeadWeights:
     return HeadWeights(d + keys_values, draft, place, head.length * d)
 
 
-def _trained(name: str, head: HeadProfile) -> HeadWeights:
-    return HeadWeights(0, 0, catalog.load("heads", name).share.typical * head.target.active_params, 0)
+def _trained(share: float, head: HeadProfile) -> HeadWeights:
+    return HeadWeights(0, 0, share * head.target.active_params, 0)
 
 
 class HeadForm(NamedTuple):
@@ -145,13 +141,16 @@ class HeadForm(NamedTuple):
     weights: Callable[[HeadProfile], HeadWeights]
     length: int
     markov: int
+    vocabulary: int = VOCABULARY
+    bits: float = BITS  # 0 = as the target's
     each_token: bool = False
 
 
 FORMS = {"specformer": HeadForm(_specformer, 5, 128), "ctc": HeadForm(_ctc, 7, 0)}
 OWN = tuple(FORMS)  # those of `opensled serve --server-drafter` that draft in one pass
 for _each in map(partial(catalog.load, "heads"), catalog.names("heads")):
-    FORMS[_each.id] = HeadForm(partial(_trained, _each.id), len(_each.reach), 0, _each.passes == "each")
+    _weights = partial(_trained, _each.share.typical)
+    FORMS[_each.id] = HeadForm(_weights, len(_each.reach), 0, 0, _each.bits, _each.passes == "each")
 KINDS = tuple(FORMS)
 
 

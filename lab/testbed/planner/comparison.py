@@ -13,8 +13,6 @@ from lab.testbed.planner import setting as settings
 from lab.testbed.planner import ways
 from lab.testbed.planner.answer_view import LIMITS, WHO, devices_words, drafts_words
 from lab.testbed.planner.binding import what_binds
-from lab.testbed.planner.bound import HEAD as HEAD_WAY
-from lab.testbed.planner.bound import held_with_head, lone_rates, settings_of
 from lab.testbed.planner.page import assumed, columns, table, wrapped
 from lab.testbed.planner.planning import bits_of, setting_of, source_of, usd_hour, work_of
 from lab.testbed.planner.token_cost import HOUR_S
@@ -30,8 +28,7 @@ class Row:
 
     accelerator: str
     weight_bits: float
-    users: dict[str, int]  # that one of it holds, by way, a trained head's among them
-    lone: dict[str, float]  # tokens/s of a single user, by way
+    users: dict[str, int]  # that one of it holds, by way
     binds: str
     count: int  # that hold the users asked for; 1 where no number is given
     usd_hour: float  # of all of these
@@ -39,7 +36,7 @@ class Row:
 
     @property
     def best(self) -> str:
-        return ways.best_way({way: self.users[way] for way in ways.WAYS if way in self.users})
+        return ways.best_way(self.users)
 
 
 @dataclass(frozen=True)
@@ -70,17 +67,14 @@ def _row(config: PlanConfig, name: str, work: settings.Work) -> Row | str:
     setting, pace = setting_of(config, name, work), config.promised
     found = ways.held(setting, pace)
     users = {way: each.users for way, each in found.items()}
-    best, most = ways.best_way(users), max(users.values())
+    most = max(users.values())
     if not most:
         return "no room" if not ways.places(setting, ways.ALONE) else "too slow"
     count = ceil(config.users / most) or 1
     price = count * usd_hour(config, setting)
     tokens = (config.users or most) * pace * HOUR_S
-    binds, settings = what_binds(setting, found[best], pace), settings_of(config, name)
-    if (headed := held_with_head(settings, pace)) is not None:
-        users[HEAD_WAY] = headed
-    rates = lone_rates(settings)
-    return Row(name, bits_of(config, name), users, rates, binds, count, price, 1e6 * price / tokens)
+    binds = what_binds(setting, found[ways.best_way(users)], pace)
+    return Row(name, bits_of(config, name), users, binds, count, price, 1e6 * price / tokens)
 
 
 def text(found: Comparison) -> str:

@@ -16,7 +16,7 @@ from lab.testbed.planner.hierarchy_drafts import of_rates, recorded
 from lab.testbed.planner.hierarchy_site import Path, Site, TierDrafts, path_of
 from lab.testbed.planner.hub_link import hub_rtt_s
 from lab.testbed.planner.planning import bits_of, cost_at
-from lab.testbed.planner.task_acceptance import rate_of
+from lab.testbed.planner.task_acceptance import rates_of
 from opensled.core.errors import UsageError
 
 MAX_OTHERS = 4096.0  # sessions in a step: more than any server holds
@@ -103,7 +103,7 @@ def drafts_of(config: PlanConfig) -> TierDrafts:
         raise UsageError(
             "--acceptance says nothing of a hub, and --hub-acceptance nothing of devices: give both"
         )
-    return of_rates(rate_of(config.acceptance), config.hub_acceptance, config.draft_acceptance)
+    return of_rates(rates_of(config.acceptance)[0], config.hub_acceptance, config.draft_acceptance)
 
 
 def _planned(config: PlanConfig) -> str:

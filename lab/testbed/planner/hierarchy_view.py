@@ -1,6 +1,5 @@
 """The plan of a hierarchy in words, as a table for a terminal, and as JSON."""
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -8,7 +7,7 @@ from lab.testbed.planner.hierarchy import Below
 from lab.testbed.planner.hierarchy_plan import HierarchyPlan, PathRow
 from lab.testbed.planner.hierarchy_site import CLOUD, DEVICE, DRAFT, HUB, MIDDLE, TARGET, TierDrafts
 from lab.testbed.planner.hierarchy_site import words_of as short_words
-from lab.testbed.planner.page import columns, wrapped
+from lab.testbed.planner.page import columns, table, wrapped
 from lab.testbed.planner.trip import mean_s
 
 USUAL = 4  # draft tokens of the blocks whose acceptance is told
@@ -24,10 +23,10 @@ def text(plan: HierarchyPlan) -> str:
     """The verdict first, then the details."""
     width = columns()
     parts = [verdict(plan), _advice(plan), *_comparisons(plan), _max_users(plan)]
-    sentences = [wrapped(" ".join(filter(None, parts)), width)]
-    return "\n\n".join(
-        [*sentences, _question(plan), _table(plan), wrapped(f"{_left_out(plan)}{LABEL}", width)]
-    )
+    rows = [HEAD2, *(_cells(plan, row) for row in plan.rows)]
+    words = (" ".join(filter(None, parts)), f"{_left_out(plan)}{LABEL}")
+    said, label = (wrapped(each, width) for each in words)
+    return "\n\n".join([said, _question(plan), table(HEAD, rows, 2), label])
 
 
 def as_json(plan: HierarchyPlan) -> dict[str, Any]:
@@ -150,19 +149,6 @@ def _rates(drafts: TierDrafts) -> str:
         f"{names[lower]} at {names[upper]} {agreement.rate(USUAL):.2f}"
         for (lower, upper), agreement in drafts.agreements.items()
     )
-
-
-def _table(plan: HierarchyPlan) -> str:
-    rows: list[Sequence[str]] = [HEAD, HEAD2, *(_cells(plan, row) for row in plan.rows)]
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    lines = [
-        "  ".join(
-            cell.rjust(width) if number else cell.ljust(width)
-            for number, (cell, width) in enumerate(zip(row, widths))
-        ).rstrip()
-        for row in rows
-    ]
-    return "\n".join([*lines[:2], "-" * max(map(len, lines)), *lines[2:]])
 
 
 def _cells(plan: HierarchyPlan, row: PathRow) -> tuple[str, ...]:

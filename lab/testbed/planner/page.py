@@ -12,12 +12,12 @@ def columns() -> int:
     return min(WIDEST, shutil.get_terminal_size((WIDEST, 24)).columns)
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The first column to the left, the others to the right."""
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], heads: int = 1) -> str:
+    """The first column to the left, the others to the right; `heads`: lines of the head, the first rows among them."""
     cells = [head, *rows]
     widths = [max(map(len, column)) for column in zip(*cells)]
     lines = list(_lines(cells, widths))
-    return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
+    return "\n".join([*lines[:heads], "-" * max(map(len, lines)), *lines[heads:]])
 
 
 def _lines(cells: Sequence[Sequence[str]], widths: Sequence[int]) -> Iterator[str]:

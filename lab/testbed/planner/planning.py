@@ -33,9 +33,9 @@ PROFILES = {
     "hub": "accelerators",
     "hub_model": "targets",
 }
-NUMBERS = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10}
-_COUNTED = re.compile(rf"(an?|my|the|\d+|{'|'.join(NUMBERS)})\s*x?\s+(\S.*)", re.IGNORECASE)
-_SEVERAL = re.compile(r"(\d+)\s*x\s*(\S.*)", re.IGNORECASE)
+ONE = ("a", "an", "my", "the", "one")
+NUMBERS = (*ONE, "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+_COUNTED = re.compile(rf"(?:(\d+)\s*x|(\d{{1,3}})\s|({'|'.join(NUMBERS)})\s)\s*(\S.*)", re.IGNORECASE)
 
 
 class Machines(NamedTuple):
@@ -47,23 +47,28 @@ class Machines(NamedTuple):
 
 def machines_of(typed: str) -> Machines:
     """From `rtx4090` or `2xL40S`; raises NotFound for no profile."""
-    several = _SEVERAL.fullmatch(typed.strip())
-    count, name = (int(several[1]), several[2]) if several else (0, typed)
+    count, name = _counted(typed)
     return Machines(catalog.find("accelerators", name), count)
+
+
+def _counted(typed: str) -> tuple[int, str]:
+    """The number in front, such as 3, 3x, three or an, and the rest; 0 = there is none."""
+    said = _COUNTED.fullmatch(typed.strip())
+    if not said:
+        return 0, typed
+    return int(said[1] or said[2] or max(1, NUMBERS.index(said[3].lower()) + 2 - len(ONE))), said[4]
 
 
 def from_words(config: PlanConfig) -> PlanConfig:
     """With what its `hardware` names: a hub, and devices with their number; raises NotFound for another thing."""
     for part in filter(None, re.split(r"\s*,\s*|\s+(?:and|\+)\s+", config.hardware.strip())):
-        said = _COUNTED.fullmatch(part)
-        word, name = (said[1].lower(), said[2]) if said else ("", part)
-        count = int(word) if word.isdigit() else NUMBERS.get(word, 1)
+        count, name = _counted(part)
         device = config.accelerator and _known("devices", name)
         if device:
-            config = replace(config, devices=device, users=config.users or count)
+            config = replace(config, devices=device, users=config.users or count or 1)
         else:
             machine = _known("accelerators", name) or catalog.find("accelerators", name)
-            config = replace(config, accelerator=f"{count}x{machine}" if count > 1 else machine)
+            config = replace(config, accelerator=f"{count}x{machine}" if count else machine)
     return config
 
 
@@ -85,9 +90,8 @@ def named(config: PlanConfig) -> PlanConfig:
 
 def taken_as(config: PlanConfig) -> list[str]:
     """What to tell of names, as typed, that were taken for profiles of other names."""
-    several = _SEVERAL.fullmatch(config.accelerator.strip())
     typed = [(kind, getattr(config, field)) for field, kind in PROFILES.items()]
-    typed.append(("accelerators", several[2] if several else config.accelerator))
+    typed.append(("accelerators", _counted(config.accelerator)[1]))
     return [words for kind, name in typed if name and (words := catalog.taken_as(kind, name))]
 
 

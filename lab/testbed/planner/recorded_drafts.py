@@ -18,7 +18,7 @@ class RecordedDrafts(NamedTuple):
     @property
     def rates(self) -> tuple[float, ...]:
         """By place; () for recorded drafts."""
-        return rates_of(self.acceptance) if self.acceptance else ()
+        return rates_of(self.acceptance)
 
     @property
     def rate(self) -> float | None:
@@ -36,7 +36,7 @@ class RecordedDrafts(NamedTuple):
         if self.rate is None:
             return f"as recorded with {PAIRS[self.pair].words}"
         task = TASKS.get(self.acceptance)
-        rates = ", ".join(f"{rate:.2g}" for rate in self.rates)
+        rates = ", ".join(f"{rate:.3g}" for rate in self.rates)
         return f"made up, {rates} of them right" + (f", as on {task.words}" if task else "")
 
 

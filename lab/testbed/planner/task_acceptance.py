@@ -50,10 +50,16 @@ TASKS = {
 }
 
 
-def rate_of(acceptance: str) -> float:
-    """The acceptance at each position that a name of TASKS or a number stands for; raises UsageError for another."""
-    if acceptance in TASKS:
-        return TASKS[acceptance].rate
+def rates_of(acceptance: str) -> tuple[float, ...]:
+    """By place, the last one for all after it: of a trained head, of a name of TASKS, or a number; () for "".
+
+    Raises UsageError for anything else.
+    """
+    if acceptance in catalog.names("heads"):
+        rates: tuple[float, ...] = catalog.load("heads", acceptance).rates
+        return rates
+    if acceptance in TASKS or not acceptance:
+        return (TASKS[acceptance].rate,) if acceptance else ()
     try:
         rate = float(acceptance)
     except ValueError:
@@ -62,21 +68,7 @@ def rate_of(acceptance: str) -> float:
         raise UsageError(
             f"{acceptance!r} is no acceptance: give a number from 0 to {MOST:g}, or one of {told()}"
         )
-    return rate
-
-
-def rates_of(acceptance: str) -> tuple[float, ...]:
-    """By place, the last one for all after it; of a trained head as its profile says. Raises UsageError."""
-    if acceptance in catalog.names("heads"):
-        rates: tuple[float, ...] = catalog.load("heads", acceptance).rates
-        return rates
-    return (rate_of(acceptance),)
-
-
-def check_acceptance(acceptance: str) -> None:
-    """Raises UsageError for what is neither "" nor known to `rates_of`."""
-    if acceptance:
-        rates_of(acceptance)
+    return (rate,)
 
 
 def told() -> str:

@@ -54,21 +54,17 @@ class Simulation:
         return {way: self.rate(way) for way in WAYS}
 
     def rate(self, way: str) -> float | None:
-        """Tokens/s of each user; None = no room."""
-        return self._rate(_BASELINES[way]) if self._fits(way) else None
-
-    def _fits(self, way: str) -> bool:
-        return self.users <= places(self.setting, way)
-
-    def _rate(self, name: str, length: int = LONGEST) -> float:
-        """Tokens/s of each user; the wait for the first token of an answer counts."""
+        """Tokens/s of each user, in which the wait for the first token of an answer counts; None = no room."""
+        if self.users > places(self.setting, way):
+            return None
+        name = _BASELINES[way]
         baseline = BASELINES[name]
         if name in DRAFT_BESIDE and self.drafter != MODEL:
             baseline = with_head(baseline, self.drafter)
         pace = fastest(self.setting, "centralized", self.users)[0]
         load = Load(warmup=WARM_UP / pace, duration=max(EACH_READS, ALL_READ / self.users) / pace)
-        groups = tuple(replace(group, draft_length=length) for group in self.fleet.groups)
-        server = replace(self.fleet.server, draft_wait=draft_wait(self.setting, length))
+        groups = tuple(replace(group, draft_length=LONGEST) for group in self.fleet.groups)
+        server = replace(self.fleet.server, draft_wait=draft_wait(self.setting, LONGEST))
         fleet = replace(self.fleet, groups=groups, server=server).of_users(self.users)
         return simulate(baseline(fleet), self.traces, load).server.tokens / load.duration / self.users
 
