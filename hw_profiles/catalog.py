@@ -69,12 +69,11 @@ def find(kind: str, typed: str) -> str:
         return typed
     word = bare(typed)
     ids = {bare(name): name for name in known}
-    exact = ids.get(word) or {bare(also): name for name in known for also in load(kind, name).also}.get(word)
-    if exact:
-        return exact
-    fitting = [name for name in known if word in _words(kind, name)]
-    if len(fitting) == 1:
-        return fitting[0]
+    every = {bare(also): name for name in known for also in load(kind, name).also} | ids
+    for said in (word, word.removesuffix("s")):  # the latter of several
+        fitting = [every[said]] if said in every else [name for name in known if said in _words(kind, name)]
+        if len(fitting) == 1:
+            return fitting[0]
     if "/" in typed or typed.endswith(".toml"):
         raise NotFound(f"there is no file {typed}", "profile")
     near = nearest(word, ids)

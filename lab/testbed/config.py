@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from lab.testbed.emulation.draft_head import KINDS
-from lab.testbed.planner.hub_link import check_hub_link
+from lab.testbed.planner.hub_link import hub_rtt_s
 from lab.testbed.planner.objective import MAX_USD
 from lab.testbed.planner.task_acceptance import MOST, rates_of, told
 from opensled.cli.config import option
@@ -46,7 +46,7 @@ class PlanConfig:
 
     hardware: str = option(
         "",
-        "the machines in words, for example 'a DGX Spark and three MacBooks'",
+        "machines in words: 'a DGX Spark and three MacBooks'",
         positional=True,
         optional=True,
         metavar="WORDS",
@@ -117,7 +117,7 @@ class PlanConfig:
         "profile of the link from the hub to the server, or its round-trip time in ms; --link is then the link from "
         "the devices to the hub",
         metavar="LINK|MS",
-        check=check_hub_link,
+        check=hub_rtt_s,
     )
     answer: int = option(
         0,

@@ -24,14 +24,12 @@ NEAR = 0.25  # of the bits of a weight, and of a published speed, within which a
 def settings_of(config: PlanConfig, accelerator: str) -> dict[str, Setting]:
     """What the law is asked by way, where there is room; HEAD has the head that is published for the target, and the
     acceptance of that."""
-    settings, head = dict.fromkeys(MODES, config), catalog.target(config.target).head
-    settings[HEAD] = replace(config, server_drafter=head, acceptance=head)
-    found = {
-        way: setting_of(each, accelerator, work_of(each))
-        for way, each in settings.items()
-        if head or way != HEAD
-    }
-    return {way: each for way, each in found.items() if ways.places(each, SERVER if way == HEAD else way)}
+    head = catalog.target(config.target).head
+    settings = dict.fromkeys((ALONE, DEVICES, SERVER), setting_of(config, accelerator, work_of(config)))
+    if head:
+        headed = replace(config, server_drafter=head, acceptance=head)
+        settings[HEAD] = setting_of(headed, accelerator, work_of(headed))
+    return {way: each for way, each in settings.items() if ways.places(each, SERVER if way == HEAD else way)}
 
 
 def lone_rates(settings: Mapping[str, Setting]) -> dict[str, float]:

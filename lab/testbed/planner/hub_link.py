@@ -9,13 +9,8 @@ from opensled.core.errors import NotFound, UsageError
 FARTHEST_MS = 10_000
 
 
-def check_hub_link(text: str) -> None:
-    """Raises UsageError for what is neither a number nor the name of a profile."""
-    hub_rtt_s(text)
-
-
 def hub_rtt_s(text: str) -> float:
-    """Mean seconds of a round trip, from milliseconds or from the profile of a link."""
+    """Mean seconds of a round trip, from milliseconds or from the profile of a link. Raises UsageError for others."""
     try:
         ms = float(text)
     except ValueError:

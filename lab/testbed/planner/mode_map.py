@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import isinf
-from typing import Any
 
 from lab.testbed.baselines import SERVER_SD
 from lab.testbed.fleet import Fleet, Group, Server
@@ -34,15 +32,6 @@ class Point:
     draft_length: int
     users: int
     gain: float  # over the server's own decoding; infinite where that serves no user
-
-    def as_json(self) -> dict[str, Any]:
-        of_server = ("target", "weight_bits", "accelerator", "context")
-        own = ("pace", "device", "link", "mode", "draft_length", "users")
-        return {
-            **{name: getattr(self.server, name) for name in of_server},
-            **{name: getattr(self, name) for name in own},
-            "gain": None if isinf(self.gain) else round(self.gain, 3),
-        }
 
 
 def panels(contexts: Sequence[int] = CONTEXTS, targets: Sequence[Server] = TARGETS) -> list[Server]:

@@ -1,6 +1,6 @@
 """The map as a picture: a panel for each target and context, a cell for each link, device and pace."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import isinf
 from pathlib import Path
 
@@ -35,29 +35,26 @@ def draw(points: Sequence[Point], path: Path, source: str) -> None:
         _panel(axes[number // columns][number % columns], server, points)
     for number in range(len(servers), lines * columns):
         axes[number // columns][number % columns].set_axis_off()
-    _words(figure, source, size[1])
+    looks = [(fill, f"{letter}  {name}" if letter else name) for letter, fill, name in LOOKS.values()]
+    title = "Which mode holds the most users, and how many times those of the server's own decoding"
+    write_words(figure, size[1], title, looks, f"{source}. ∞: the server's own decoding serves no user")
     figure.savefig(path, dpi=100)
 
 
-def _words(figure: Figure, source: str, height: float) -> None:
-    """Title, legend and what the numbers are."""
-    looks = [
-        Patch(facecolor=fill, edgecolor=INK, label=f"{letter}  {name}" if letter else name)
-        for letter, fill, name in LOOKS.values()
-    ]
-    title = "Which mode holds the most users, and how many times those of the server's own decoding"
-    figure.suptitle(title, y=1 - 0.12 / height, va="top", color=INK)
+def write_words(
+    figure: Figure, height: float, title: str, looks: Iterable[tuple[str, str]], source: str
+) -> None:
+    """Title, legend (fills and their names), and what the numbers are; `source`: of acceptance."""
+    figure.suptitle(title, y=1 - 0.12 / height, va="top", color=INK, fontsize=11)
+    patches = [Patch(facecolor=fill, edgecolor=INK, label=name) for fill, name in looks]
+    place = (0.5, 1 - 0.4 / height)
     figure.legend(
-        handles=looks, loc="upper center", ncols=5, frameon=False, bbox_to_anchor=(0.5, 1 - 0.38 / height)
+        handles=patches, loc="upper center", ncols=5, frameon=False, bbox_to_anchor=place, fontsize=9
     )
-    note = (
-        f"Derived from hardware profiles by the planner's law, not measured. Acceptance: {source}. "
-        "∞: the server's own decoding serves no user."
-    )
-    figure.text(0.5, 0.12 / height, note, ha="center", color=INK, fontsize=9)
-    figure.subplots_adjust(
-        left=0.07, right=0.99, top=1 - 1.15 / height, bottom=0.95 / height, hspace=0.45, wspace=0.16
-    )
+    note = f"Derived from hardware profiles by the planner's law, not measured. Acceptance: {source}."
+    figure.text(0.5, 0.12 / height, note, ha="center", color=INK, fontsize=8.5)
+    top, bottom = 1 - 1.15 / height, 1.15 / height
+    figure.subplots_adjust(left=0.07, right=0.99, top=top, bottom=bottom, hspace=0.45, wspace=0.16)
 
 
 def _panel(axes: Axes, server: Server, points: Sequence[Point]) -> None:

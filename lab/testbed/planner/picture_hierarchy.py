@@ -5,12 +5,12 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Rectangle
 
 from lab.testbed.planner.hierarchy_map import HUBS, ROUND_TRIPS_MS, HierarchyPoint
 from lab.testbed.planner.hierarchy_plan import HierarchyPlan
 from lab.testbed.planner.hierarchy_site import CLOUD, DEVICE, HUB
-from lab.testbed.planner.picture import INK
+from lab.testbed.planner.picture import INK, write_words
 
 # Places from the target down -> fill and name. The fills stay apart in grey and to colour-blind eyes.
 LOOKS = {
@@ -31,27 +31,15 @@ def draw(points: Sequence[HierarchyPoint], path: Path, plan: HierarchyPlan) -> N
     figure = Figure(figsize=(max(9.0, width), height), facecolor="white")
     for axes, others in zip(figure.subplots(1, len(loads), squeeze=False)[0], loads):
         _panel(axes, others, [point for point in points if point.others == others])
-    _words(figure, plan, height)
-    figure.savefig(path, dpi=100)
-
-
-def _words(figure: Figure, plan: HierarchyPlan, height: float) -> None:
-    """Title, legend and what the numbers are."""
-    config, site = plan.config, plan.site
+    config = plan.config
     title = (
         f"Fastest path to {config.target} on {plan.accelerator} ({config.context} KV positions each), for a "
         f"{config.draft} draft on {config.devices} and {config.hub_model} on hubs"
     )
-    figure.suptitle(title, y=1 - 0.12 / height, va="top", color=INK, fontsize=11)
-    looks = [Patch(facecolor=fill, edgecolor=INK, label=name) for fill, name in LOOKS.values()]
-    place = (0.5, 1 - 0.4 / height)
-    figure.legend(handles=looks, loc="upper center", ncols=5, frameon=False, bbox_to_anchor=place, fontsize=9)
-    note = (
-        "First number: tokens/s of a user. Second: those of the best hierarchy to those of the best path without one.\n"
-        f"Derived from hardware profiles by the planner's law, not measured. Acceptance: {site.drafts.source}."
-    )
-    figure.text(0.5, 0.12 / height, note, ha="center", color=INK, fontsize=8.5)
-    figure.subplots_adjust(left=0.06, right=0.99, top=1 - 1.15 / height, bottom=1.15 / height, wspace=0.14)
+    second = "those of the best hierarchy to those of the best path without one"
+    source = f"{plan.site.drafts.source}.\nFirst number: tokens/s of a user. Second: {second}"
+    write_words(figure, height, title, LOOKS.values(), source)
+    figure.savefig(path, dpi=100)
 
 
 def _panel(axes: Axes, others: int, points: Sequence[HierarchyPoint]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache
 from typing import Any, NamedTuple
 
 from hw_profiles import catalog
@@ -63,21 +62,15 @@ def from_words(config: PlanConfig) -> PlanConfig:
     """With what its `hardware` names: a hub, and devices with their number; raises NotFound for another thing."""
     for part in filter(None, re.split(r"\s*,\s*|\s+(?:and|\+)\s+", config.hardware.strip())):
         count, name = _counted(part)
-        device = config.accelerator and _known("devices", name)
-        if device:
-            config = replace(config, devices=device, users=config.users or count or 1)
-        else:
-            machine = _known("accelerators", name) or catalog.find("accelerators", name)
-            config = replace(config, accelerator=f"{count}x{machine}" if count else machine)
-    return config
-
-
-def _known(kind: str, name: str) -> str:
-    """The name without its plural, if a profile has it; else ""."""
-    for typed in (name, name.removesuffix("s")):
+        device = ""
         with suppress(NotFound):
-            return typed if catalog.find(kind, typed) else ""
-    return ""
+            device = config.accelerator and catalog.find("devices", name)
+        if device:
+            config = replace(config, devices=name, users=config.users or count or 1)
+        else:
+            catalog.find("accelerators", name)  # raises NotFound for what is neither
+            config = replace(config, accelerator=f"{count}x{name}" if count else name)
+    return config
 
 
 def named(config: PlanConfig) -> PlanConfig:
@@ -118,12 +111,7 @@ def source_of(config: PlanConfig) -> RecordedDrafts:
 
 def work_of(config: PlanConfig) -> settings.Work:
     """The plan's drafts with recorded questions and answers, those that are simulated as well."""
-    return _recorded_work(source_of(config))
-
-
-@cache
-def _recorded_work(source: RecordedDrafts) -> settings.Work:
-    return settings.recorded(traces_of(source))
+    return settings.recorded(traces_of(source_of(config)))
 
 
 def fleet_of(config: PlanConfig, accelerator: str) -> Fleet:

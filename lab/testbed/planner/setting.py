@@ -42,8 +42,8 @@ def work_of(source: RecordedDrafts) -> Work:
     """Only what its drafts are worth, for the workload is the user's own; raises UsageError for a pair not recorded."""
     if source.rates:
         return assumed(*source.rates)
-    traces = traces_of(source)
-    return Work(of_traces(traces), of_traces(traces, C_TH))
+    found = recorded(traces_of(source))
+    return Work(found.acceptance, found.guarded)
 
 
 def of_fleet(fleet: Fleet, work: Work, beside: str = SERVER_SD) -> Setting:
