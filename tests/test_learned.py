@@ -13,8 +13,9 @@ from hw_profiles.learned import FIRST_FITS, LEARN_EVERY, CostModel, LearnedCost
 from hw_profiles.step_cost import Roofline, TargetCost
 from tests.pace import units
 
-SHAPES = ("dense-8b", "dense-14b", "dense-32b", "dense-70b", "moe-30b-a3b")
-TARGETS = [catalog.target(name) for name in SHAPES]  # of others the curves are the same
+TARGETS = [
+    catalog.target(name) for name in ("dense-8b", "dense-14b", "dense-32b", "dense-70b", "moe-30b-a3b")
+]
 
 
 def law(accelerator, target="dense-8b", bits=16):

@@ -1,6 +1,7 @@
 """docs/choosing.md says what `opensled plan` says today, and names the pairs that there are."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,8 @@ from lab.testbed.planner.comparison import Comparison, compare
 from opensled.models.model_pairs import PAIRS
 
 PAGE = (Path(__file__).parents[2] / "docs/choosing.md").read_text("utf-8")
-# the columns
-TARGETS = ("dense-8b", "dense-14b", "dense-32b", "moe-30b-a3b", "dense-70b", "dense-27b", "moe-120b-a5b")
+COLUMNS = ("dense-8b", "dense-14b", "dense-32b", "moe-30b-a3b", "dense-70b", "dense-27b", "moe-120b-a5b")
+ASKED = PlanConfig(weight_bits=4, context=4096, pace=10)
 HUBS = ("agx-orin", "strix-halo", "agx-thor")
 SERVER = "the server, a 0.5B draft beside the target"
 
@@ -27,18 +28,12 @@ def rows(first: str) -> dict[str, list[str]]:
 
 
 def found(target: str, device: str, acceptance: str = "") -> Comparison:
-    return compare(asked(target, device, acceptance))
+    return compare(replace(ASKED, target=target, devices=device, acceptance=acceptance))
 
 
-def asked(target: str, device: str, acceptance: str = "") -> PlanConfig:
-    return PlanConfig(
-        target=target, devices=device, acceptance=acceptance, weight_bits=4, context=4096, pace=10
-    )
-
-
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", COLUMNS)
 def test_each_accelerator_holds_as_many_users_as_the_plan_says(target: str) -> None:
-    told = {name: cells[TARGETS.index(target)] for name, cells in rows("memory | accelerator").items()}
+    told = {name: cells[COLUMNS.index(target)] for name, cells in rows("memory | accelerator").items()}
     plan = found(target, "laptop-cpu")
     expected = dict(plan.left_out)
     for row in plan.rows:
@@ -50,7 +45,7 @@ def test_each_accelerator_holds_as_many_users_as_the_plan_says(target: str) -> N
 
 @pytest.mark.parametrize("hub", ["dgx-spark", "mac-m2-ultra"])
 def test_one_user_gets_what_the_plan_says(hub: str) -> None:
-    rates = lone_rates(settings_of(asked("dense-70b", "laptop-cpu"), hub))
+    rates = lone_rates(settings_of(replace(ASKED, target="dense-70b", devices="laptop-cpu"), hub))
     told = " / ".join(f"{rates[way]:.3g}" for way in ("alone", "server", "devices", "head"))
     assert rows("one user on")[hub][3] == told
 

@@ -6,6 +6,7 @@ Run: python -m pytest tests/lab/test_plan_answers.py
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from itertools import pairwise
@@ -20,7 +21,6 @@ from lab.testbed.planner.answer import Answer, make_answer
 from lab.testbed.planner.answer_view import as_json, text
 from lab.testbed.planner.asking import best_at, fastest
 from lab.testbed.planner.planning import (
-    Machines,
     fleet_of,
     from_words,
     machines_of,
@@ -73,16 +73,10 @@ def test_who_drafts_comes_first_then_users_then_capacity(
         first[:20],
         "Tokens/s of each user (simulated)",
         "who should draft",
-        "Users held (derived)",
+        "Users held (der",
         "Price: $",
     ]
-    parts += [
-        "assumed:",
-        "-bit weights, on ",
-        "tokens of a question",
-        "first tokens accepted",
-        "users held derived",
-    ]
+    parts += ["assumed:", "-bit weights, on ", "of a question", "first tokens accepted", "users held derived"]
     places = [out.index(part) for part in parts]
     assert places == sorted(places)
     assert max(map(len, out.splitlines())) <= 100
@@ -162,27 +156,25 @@ def test_a_target_without_room_names_who_has_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "machines"),
+    ("words", "number", "machines"),
     [
-        ("a DGX Spark and three MacBooks", ("dgx-spark", "macbook-m4", 3)),
-        ("a Ryzen AI Max+ 395", ("strix-halo", "orin-nano-super", 0)),
-        ("a Mac Studio and two laptops", ("mac-m3-ultra", "laptop-cpu", 2)),
-        ("an EPYC with 12 channels", ("epyc-9655", "orin-nano-super", 0)),
-        ("2x RTX 5090, 4 pis", ("rtx-5090", "pi-5", 4)),
+        ("a DGX Spark and three MacBooks", 1, "dgx-spark macbook-m4 3"), ("spark", 0, "dgx-spark orin-nano-super 0"),
+        ("a Ryzen AI Max+ 395", 1, "strix-halo orin-nano-super 0"), ("2x L40S, 9 pis", 2, "l40s pi-5 9"),
+        ("a Mac Studio and two laptops", 1, "mac-m3-ultra laptop-cpu 2"), ("3 A100s, a phone", 3, "a100-80 phone 1"),
+        ("an EPYC with 12 channels", 1, "epyc-9655 orin-nano-super 0"), ("my 4090 + 2 pis", 1, "rtx-4090 pi-5 2"),
     ],
-)
-def test_machines_may_be_told_in_words(words: str, machines: tuple[str, str, int]) -> None:
+)  # fmt: skip
+def test_machines_may_be_told_in_words(words: str, number: int, machines: str) -> None:
     config = named(from_words(PlanConfig(hardware=words)))
-    assert (machines_of(config.accelerator).accelerator, config.devices, config.users) == machines
+    found = machines_of(config.accelerator)
+    assert f"{found.accelerator} {config.devices} {config.users}" == machines and found.number == number
     with pytest.raises(NotFound, match="toaster"):
         from_words(PlanConfig(hardware=f"{words} and a toaster"))
 
 
 def test_a_lone_user_s_bound_is_the_share_of_the_draft() -> None:
-    """70B on a Spark: a head where one fits beats both; devices add what the draft reads, at the most."""
-    config = PlanConfig(
-        target="dense-27b", draft="1b", devices="macbook-m4", weight_bits=4.5, acceptance="mixed"
-    )
+    """27B on a Spark: a head where one fits beats both; devices add what the draft reads, at the most."""
+    config = PlanConfig(target="dense-27b", draft="1b", devices="macbook-m4", weight_bits=4.5)
     settings = bound.settings_of(config, "dgx-spark")
     rates, (most, length) = bound.lone_rates(settings), bound.most_by_devices(settings[SERVER])
     assert most == pytest.approx(1 + length * 1.24 / 27.8)
@@ -194,11 +186,8 @@ def test_a_lone_user_s_bound_is_the_share_of_the_draft() -> None:
 def test_losses_are_named_and_devices_that_are_too_slow_explained() -> None:
     found = asked(PlanConfig(accelerator="4090", devices="pi", users=1))
     out = " ".join(text(found).split())
-    assert (
-        "One user, by the law: 43.3 tokens/s without drafts, " in out
-        and "draft on the devices (at most " in out
-    )
     assert "Weak: no speed of dense-8b at about 16 bits was published of rtx-4090." in out
+    assert re.search(r"One user, by the law: 43\.3 .* draft on the devices \(at most 1\.12 times", out)
 
 
 def test_several_accelerators_share_the_users() -> None:
@@ -334,11 +323,6 @@ def test_an_accelerator_may_be_a_file(form: str, tmp_path: Path, capsys: pytest.
     shutil.copy(Path(catalog.__file__).parent / "accelerators" / "rtx-4090.toml", mine)
     assert main(["plan", "--accelerator", form.format(mine)]) == 0
     assert "Let " in capsys.readouterr().out
-
-
-def test_accelerators_are_counted() -> None:
-    assert machines_of("2x L40S") == machines_of("2xl40s") == Machines("l40s", 2)
-    assert machines_of("4090") == Machines("rtx-4090", 0)
 
 
 @pytest.mark.parametrize(

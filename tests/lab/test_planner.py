@@ -58,9 +58,10 @@ def setting(
 # -- acceptance -------------------------------------------------------------------------------------------
 
 
-def test_geometric_acceptance_is_the_sum_of_its_powers() -> None:
-    found = by_place(0.5)
-    assert found.tokens[:4] == (1, 1.5, 1.75, 1.875)
+def test_acceptance_by_place_is_the_sum_of_products() -> None:
+    assert by_place(0.5).tokens[:4] == (1, 1.5, 1.75, 1.875)
+    found = by_place(0.75, 0.5)
+    assert found.tokens[:4] == (1, 1.75, 2.125, 2.3125)
     assert found.drafted[3] == 3
     assert len(found.tokens) == len(LENGTHS)
 
