@@ -81,7 +81,8 @@ def summary(profile: Any) -> str:
         origin = "measured" if profile.measured else "derived, not measured"
         return f"{profile.bandwidth_gb_s.typical:g} GB/s, {profile.tflops.typical:g} TFLOP/s, {origin}"
     if isinstance(profile, TrainedHead):
-        return f"{profile.share.typical:.1%} of the target for {profile.passes}, {len(profile.reach)} tokens at most"
+        of = "token" if profile.passes == "each" else "draft"
+        return f"reads {profile.share.typical:.1%} of the target a {of}, {len(profile.reach)} tokens at most"
     assert isinstance(profile, TargetShape)
     return f"{_count(profile.params)} weights, {profile.kv_bytes / 1024:g} KiB of KV per position"
 
