@@ -20,7 +20,7 @@ CEILINGS = {
     "kernel: imports of the shell": 64,
     "public classes": 741,
     "public names defined twice": 83,
-    "value classes made at one place": 129,
+    "value classes made at one place": 128,
     "numeric constants of the product's modules": 703,
 }
 SLACK = {PRODUCT: 100, LAB: 100, TESTS: 100, "kernel: lines": 100}  # a fall below it must lower the ceiling
