@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from hw_profiles import catalog
+from hw_profiles import catalog, seed
 from hw_profiles.describe import contradictions, predicted
+from hw_profiles.detect import Board
 from hw_profiles.profiles import Quantity
 from hw_profiles.step_cost import TargetCost
 from opensled.cli.main import main
@@ -274,6 +275,20 @@ def test_a_file_is_shown_when_its_kind_is_named(tmp_path: Path, capsys: pytest.C
     assert "mine (links): a link" in capsys.readouterr().out
     assert main(["profile", "show", "nope"]) == 3
     assert "profile list" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "board, processor, card, found",
+    [("NVIDIA NVIDIA_DGX_Spark", "Cortex", True, "dgx-spark"), ("GMK", "RYZEN AI MAX+ 395 w/", False, "strix-halo"),
+     ("A PC", "AMD EPYC 9655 96-Core", False, "epyc-9655"), ("A PC", "AMD EPYC 9655 96-Core", True, "")],
+)  # fmt: skip
+def test_a_first_guess_is_of_the_machine(
+    board: str, processor: str, card: bool, found: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(seed, "CARD", tmp_path / ("" if card else "none"))
+    monkeypatch.setattr(seed, "detect", lambda: Board(board, "", "", processor, 8, (), 16.0))
+    cost = seed.seed_cost()
+    assert (cost.accelerator.id if isinstance(cost, TargetCost) else "") == found
 
 
 def test_nothing_keeps_the_profiles_out_of_the_wheel() -> None:
