@@ -88,6 +88,7 @@ def test_the_json_has_what_the_text_says(answer: Answer, monkeypatch: pytest.Mon
     told, out = json.loads(json.dumps(as_json(answer))), text(answer)
     words = " ".join(out.split())
     assert told["label"]["tokens_per_s"] == "simulated" and told["label"]["held"] == "derived"
+    assert f"by the law: {told['one_user']['alone']:.3g} tokens/s" in words
     for sentence in (told["verdict"], *told["notes"]):
         assert sentence in words
     lines = {line[:27].rstrip(): line.split() for line in out.splitlines()}
@@ -183,7 +184,7 @@ def test_a_lone_user_s_bound_is_the_share_of_the_draft() -> None:
     assert "it makes both needless" in bound.bound_words(config, "dgx-spark")
 
 
-def test_losses_are_named_and_devices_that_are_too_slow_explained() -> None:
+def test_what_one_user_gets_and_how_sure_that_is_are_told() -> None:
     found = asked(PlanConfig(accelerator="4090", devices="pi", users=1))
     out = " ".join(text(found).split())
     assert "Weak: no speed of dense-8b at about 16 bits was published of rtx-4090." in out

@@ -9,7 +9,7 @@ from hw_profiles import catalog
 from lab.testbed.config import MODEL, PlanConfig
 from lab.testbed.emulation.draft_head import HeadProfile
 from lab.testbed.planner.answer import Answer, Held, UserRates
-from lab.testbed.planner.bound import bound_words, published_words
+from lab.testbed.planner.bound import bound_words, lone_rates, published_words, settings_of
 from lab.testbed.planner.page import assumed, columns, table, wrapped
 from lab.testbed.planner.planning import BITS, source_of
 from lab.testbed.planner.recorded_drafts import traces_of
@@ -57,7 +57,7 @@ def as_json(answer: Answer) -> dict[str, Any]:
     config = answer.config
     head = _head(config)
     return {
-        "label": {"tokens_per_s": "simulated", "held": "derived", "cost": "derived"},
+        "label": {"tokens_per_s": "simulated", "held": "derived", "cost": "derived", "one_user": "derived"},
         "question": asdict(config),
         "accelerator": answer.machines.accelerator,
         "accelerators": answer.machines.number,
@@ -66,6 +66,7 @@ def as_json(answer: Answer) -> dict[str, Any]:
         "places": answer.places,
         "tokens_per_s": [_rates_json(each) for each in answer.rates],
         "held": [_held_json(answer, each) for each in answer.held],
+        "one_user": lone_rates(settings_of(config, answer.machines.accelerator)),
         "usd_hour": answer.usd_hour,
         "usd_per_million_tokens": answer.usd_per_million_tokens if answer.rates else None,
         "verdict": verdict(answer) if answer.rates else _no_room(answer),
