@@ -18,10 +18,10 @@ CEILINGS = {
     "kernel: lines": 12_062,
     "kernel: public classes of the server": 84,
     "kernel: imports of the shell": 64,
-    "public classes": 741,
-    "public names defined twice": 83,
-    "value classes made at one place": 129,
-    "numeric constants of the product's modules": 703,
+    "public classes": 738,
+    "public names defined twice": 82,
+    "value classes made at one place": 127,
+    "numeric constants of the product's modules": 701,
 }
 SLACK = {PRODUCT: 100, LAB: 100, TESTS: 100, "kernel: lines": 100}  # a fall below it must lower the ceiling
 # Net lines above a ceiling, by the part that borrowed them, until they are paid back by name; the sums only go down.

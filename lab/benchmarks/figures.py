@@ -145,13 +145,6 @@ PARTS = (
         ("--engines", "llamacpp,torch", "--users", "1,4,8"),
         ("verify_server/front", "http_api", *LLAMACPP, *TORCH),
     ),
-    Part(
-        "first answers",
-        ("first_answer.json", "first_answer.md"),
-        "lab.benchmarks.first_answer",
-        ("--threads", "1"),
-        (*LLAMACPP, *TORCH),
-    ),
     _loose("tiny"),
     _loose("smollm2-fly"),
     _loose("smollm2-pad"),
@@ -177,7 +170,8 @@ PARTS = (
 # Figures whose question is closed, and the commit that has their program last.
 CLOSED_NAMES = ("adaptation", "doctor", "llamacpp_flips", "prebuilt", "serving_stages", "vocabularies")
 CLOSED = {f"{name}.json": "c4eddd60" for name in CLOSED_NAMES} | dict.fromkeys(
-    ("draft_server.json", "hierarchy_agreement.json", "hierarchy_capacity.json"), "eecc1f5d"
+    ("draft_server.json", "first_answer.json", "hierarchy_agreement.json", "hierarchy_capacity.json"),
+    "eecc1f5d",
 )
 
 
