@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from opensled.cli.config import Option, config_files, merge_layers, option, options, resolve
+from opensled.cli.config import Option, config_files, option, options
+from opensled.cli.config_layers import merge_layers, resolve
 from opensled.cli.main import CONFIGS
 from opensled.cli.verbs import VERBS
 from opensled.core.errors import UsageError
@@ -246,7 +247,7 @@ def test_a_port_or_a_host_alone_is_an_address_everywhere(verb: str, name: str) -
 
 def test_no_address_has_a_grammar_of_its_own() -> None:
     every = [item for verb in VERBS for item in options(CONFIGS.get(verb)) if item.metavar == "HOST:PORT"]
-    assert all(item.metadata["read"] for item in every) and len(every) > len(ADDRESSES)
+    assert all(item.read for item in every) and len(every) > len(ADDRESSES)
 
 
 def test_options_are_complete() -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from opensled.cli import main as cli
-from opensled.cli.config import merge_layers, options
+from opensled.cli.config import options
 from opensled.cli.config_command import DEVICE_VERBS, sample
 from opensled.cli.config_file import TABLES, read_file
+from opensled.cli.config_layers import merge_layers
 
 VERBS = ("serve", *DEVICE_VERBS)
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from opensled.cli.config import merge_layers, options
+from opensled.cli.config import options
+from opensled.cli.config_layers import merge_layers
 from opensled.cli.main import parse_flags
 from opensled.core.errors import OpenSledError, Unsupported, UnsupportedModel, UsageError
 from opensled.core.messages import Limits, Open, SamplingParams
@@ -52,8 +53,8 @@ def other(name: str) -> Any:
     item = KNOWN[name]
     if name in OTHERS:
         return OTHERS[name]
-    if item.metadata["choices"]:
-        return item.metadata["choices"][-1]
+    if item.choices:
+        return item.choices[-1]
     return {bool: not item.default, str: "x"}.get(item.kind, item.kind(3))
 
 

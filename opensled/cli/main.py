@@ -136,18 +136,19 @@ def overview(prefix: str) -> str:
 
 
 def _run_verb(name: str, argv: list[str]) -> int:
-    from opensled.cli import config
+    from opensled.cli.config import FOLDER_FILE
     from opensled.cli.config_file import TABLES
+    from opensled.cli.config_layers import merge_layers
     from opensled.process import logs
 
     kind, flags = CONFIGS.get(name), parse_flags(name, argv)
     sections = {verb.split()[0] for verb in VERBS} | set(TABLES)
-    found = config.merge_layers(kind, name.replace(" ", "."), flags, sections=sections, keys=_keys)
+    found = merge_layers(kind, name.replace(" ", "."), flags, sections=sections, keys=_keys)
     resolved = kind(**found.values)
     logs.configure(getattr(resolved, "log_level", "warning"), getattr(resolved, "log_json", False))
     _tell_unknown_variables(kind)
     if found.from_folder:
-        logs.announce(f"{config.FOLDER_FILE} of this folder sets {', '.join(sorted(found.from_folder))}")
+        logs.announce(f"{FOLDER_FILE} of this folder sets {', '.join(sorted(found.from_folder))}")
     command: Callable[[Any], int] = RUNS.get(name)
     if not getattr(resolved, "log_json", False):
         return command(resolved)
