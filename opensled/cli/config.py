@@ -6,7 +6,7 @@
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_type_hints
@@ -22,10 +22,19 @@ FOLDER_FILE = Path("opensled.toml")  # of the current folder, which may be a str
 WORDS = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
 
 
-@dataclass(frozen=True)
-class Facts:
-    """The facts of an option besides its name, type and default."""
+def option(default: Any, help: str, **facts: Any) -> Any:
+    """A dataclass field with a flag, an environment twin and a key in the configuration files; `facts`: of `Option`."""
+    return field(default=default, metadata={"help": help, **facts})
 
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """One field of a verb's configuration: its flags, variable and key."""
+
+    name: str  # of the dataclass field
+    kind: type  # bool, int, float or str; `int | None` counts as int
+    default: Any
+    ancestor: int  # 0: the verb's own; more: of a class that it shares with other verbs
     help: str
     metavar: str = ""  # of its value; "" = its name in capitals
     group: str = ""  # title in the help of this option and those that follow it in its class, "" = none
@@ -52,21 +61,6 @@ class Facts:
     # For the file of a secret: the fields that name the server it is sent to and protect it on its way
     # (opensled/cli/config_trust.py)
     sent_to: tuple[str, ...] = ()
-
-
-def option(default: Any, help: str, **facts: Any) -> Any:
-    """A dataclass field with a flag, an environment twin and a key in the configuration files; `facts`: of `Facts`."""
-    return field(default=default, metadata={"facts": Facts(help, **facts)})
-
-
-@dataclass(frozen=True, kw_only=True)
-class Option(Facts):
-    """One field of a verb's configuration: its flags, variable and key."""
-
-    name: str  # of the dataclass field
-    kind: type  # bool, int, float or str; `int | None` counts as int
-    default: Any
-    ancestor: int  # 0: the verb's own; more: of a class that it shares with other verbs
 
     @property
     def flag(self) -> str:
@@ -137,20 +131,19 @@ def options(config: type) -> list[Option]:
     hints, found = get_type_hints(config), list[Option]()
     shared = getattr(config, "OFTEN", ())
     for item in fields(config):
-        facts: Facts = item.metadata["facts"]
-        ancestor = _ancestor(config, item.name)
+        name, kind, ancestor = item.name, _kind(hints[item.name]), _ancestor(config, item.name)
+        made = Option(name=name, kind=kind, default=item.default, ancestor=ancestor, **item.metadata)
         before = found[-1].group if found and found[-1].ancestor == ancestor else ""
-        own = {
-            "metavar": facts.metavar or item.name.upper(),
-            "group": facts.group or before,
-            "often": facts.often or facts.positional or item.name in shared,
-            "positional": facts.positional or facts.rest,
-            "optional": facts.optional or bool(facts.bare and item.default),
-            "file_only": facts.file_only or bool(facts.table),
-        }
-        kind = _kind(hints[item.name])
         found.append(
-            Option(name=item.name, kind=kind, default=item.default, ancestor=ancestor, **vars(facts) | own)
+            replace(
+                made,
+                metavar=made.metavar or name.upper(),
+                group=made.group or before,
+                often=made.often or made.positional or name in shared,
+                positional=made.positional or made.rest,
+                optional=made.optional or bool(made.bare and made.default),
+                file_only=made.file_only or bool(made.table),
+            )
         )
     return found
 
