@@ -285,17 +285,6 @@ def _here() -> str:
     return f"models here: {_names()}; give one of these, {others}"
 
 
-def heldout_path() -> Path:
-    """The held-out tasks, one JSON object per line; a checkout has them, no package."""
-    path = bundled_folder() / "heldout.jsonl"
-    if not path.is_file():
-        raise NotFound(
-            f"{path} is missing; it comes with a checkout of OpenSLED: get it again (git checkout -- models)",
-            "heldout",
-        )
-    return path
-
-
 def is_hub_id(name: str) -> bool:
     """Whether `name` has the form "organisation/model", and nothing on this machine has that name or path."""
     found = hub_names.parse(name)
