@@ -18,7 +18,7 @@ CEILINGS = {
     "kernel: lines": 12_062,
     "kernel: public classes of the server": 84,
     "kernel: imports of the shell": 64,
-    "public classes": 736,
+    "public classes": 734,
     "public names defined twice": 81,
     "value classes made at one place": 127,
     "numeric constants of the product's modules": 700,
