@@ -37,6 +37,6 @@ def test_every_option_stands_there_with_its_default(verb: str, tmp_path: Path) -
     file = tmp_path / "opensled.toml"
     file.write_text(set_in(sample()))
     kind = cli.CONFIGS.get(verb)
-    values = merge_layers(kind, verb, {}, {}, [file], {*VERBS, *TABLES}, cli._keys).values
+    values = merge_layers(kind, verb, {}, {}, [file], {*VERBS, *TABLES}, cli._keys)[0]
     defaults = {item.name: item.default for item in options(kind) if not item.positional}
     assert values == {name: value for name, value in defaults.items() if value not in (None, "")}

@@ -142,4 +142,4 @@ def test_it_cannot_hide_itself(
 
 def test_origins_are_by_field(files: tuple[Path, Path]) -> None:
     files[0].write_text("[edge]\nserver = 'a:1'\npace = 3\n")
-    assert merge_layers(EdgeConfig, "edge", {"pace": 4.0}, {}).from_folder == {"server": "a:1"}
+    assert merge_layers(EdgeConfig, "edge", {"pace": 4.0}, {})[1] == {"server": "a:1"}

@@ -57,7 +57,7 @@ def kept():
 
 
 def values(verb="edge", **flags):
-    return merge_layers(VERBS[verb], verb, flags).values
+    return merge_layers(VERBS[verb], verb, flags)[0]
 
 
 def user_file(text):
@@ -77,9 +77,9 @@ def test_every_command_of_a_device_uses_the_paired_server(kept, verb):
 
 
 def test_nothing_is_used_without_a_pairing_and_by_a_server():
-    assert values() == {} == merge_layers(ServeConfig, "serve", {}).values
+    assert values() == {} == merge_layers(ServeConfig, "serve", {})[0]
     paired.keep(SERVER, "authority", "ab" * 32)
-    assert merge_layers(ServeConfig, "serve", {}).values == {}
+    assert merge_layers(ServeConfig, "serve", {})[0] == {}
 
 
 @pytest.mark.parametrize("other", ["192.0.2.9:7411", "hub.local:7412", "127.0.0.1:7411"])

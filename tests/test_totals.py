@@ -13,12 +13,12 @@ PRODUCT, LAB, TESTS = "lines of the product", "lines of testbed, training, bench
 # Lower a number as soon as its count falls. None is ever raised: lines that are lent are in BORROWED.
 CEILINGS = {
     PRODUCT: 70_161,
-    LAB: 43_114,
+    LAB: 43_113,
     TESTS: 94_330,
     "kernel: lines": 12_062,
     "kernel: public classes of the server": 84,
     "kernel: imports of the shell": 64,
-    "public classes": 734,
+    "public classes": 732,
     "public names defined twice": 81,
     "value classes made at one place": 127,
     "numeric constants of the product's modules": 700,

@@ -94,7 +94,7 @@ def test_the_environment_alone_tells_the_plug_in_its_options(monkeypatch, tmp_pa
     told = launch.environment(config, outer)
     assert told["PATH"] == "/bin"
     monkeypatch.setattr("os.environ", told)
-    found = ServeConfig(**merge_layers(ServeConfig, "serve", {}).values)
+    found = ServeConfig(**merge_layers(ServeConfig, "serve", {})[0])
     assert found == replace(config, engine=found.engine)
 
 

@@ -23,7 +23,7 @@ def serve_config(**given: Any) -> ServeConfig:
     from opensled.cli.config_layers import merge_layers
     from verify_server.options.serve_config import ServeConfig
 
-    return ServeConfig(**merge_layers(ServeConfig, "serve", given).values)
+    return ServeConfig(**merge_layers(ServeConfig, "serve", given)[0])
 
 
 def settings_of(vllm_config: Any) -> dict[str, Any]:

@@ -21,7 +21,7 @@ def with_edge_section(config: Config, section: str) -> Config:
     plain, own = type(config)(), paired.values({})
     given = {"server": config.server} if own and config.server != own["server"] else {}
     edge = resolve(EdgeConfig, "edge", given)
-    decided = merge_layers(type(config), section, {}).from_folder
+    _, decided = merge_layers(type(config), section, {})
     kept = {name: value for name, value in decided.items() if getattr(config, name) == value}
     require_trust(options(type(config)), vars(edge), kept)
     names = {item.name for item in options(EdgeConfig)}

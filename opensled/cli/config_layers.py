@@ -3,7 +3,6 @@
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,15 +22,7 @@ def resolve(
     files: Iterable[Path] | None = None,
 ) -> Config:
     """A `config` from its layers: see `merge_layers`, which also knows where the values come from."""
-    return config(**merge_layers(config, section, flags, environ, files).values)
-
-
-@dataclass(frozen=True)
-class Layered:
-    """Values of one verb by field name; `from_folder`: those that FOLDER_FILE decides."""
-
-    values: dict[str, Any]
-    from_folder: dict[str, Any]
+    return config(**merge_layers(config, section, flags, environ, files)[0])
 
 
 def merge_layers(
@@ -42,9 +33,9 @@ def merge_layers(
     files: Iterable[Path] | None = None,
     sections: Iterable[str] = (),
     keys: Callable[[], Collection[str]] | None = None,
-) -> Layered:
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Values from their layers: `flags` (by field name) > environment > files, first one first > the paired server >
-    defaults.
+    defaults. The second ones are those that FOLDER_FILE decides.
 
     `section` is the verb's table in the files, "models.eval" for a nested table; `sections` are all
     tables that a file may have (empty: any). A key above all tables counts for every verb that has it, less than one in
@@ -63,7 +54,7 @@ def merge_layers(
     if files is None and any(item.paired for item in known.values()):
         trusted = paired.values(trusted | decided) | trusted
     require_trust(known.values(), trusted, decided)
-    return Layered(trusted | decided, decided)
+    return trusted | decided, decided
 
 
 def _from_environment(known: dict[str, Option], environ: Mapping[str, str]) -> dict[str, Any]:

@@ -143,12 +143,12 @@ def _run_verb(name: str, argv: list[str]) -> int:
 
     kind, flags = CONFIGS.get(name), parse_flags(name, argv)
     sections = {verb.split()[0] for verb in VERBS} | set(TABLES)
-    found = merge_layers(kind, name.replace(" ", "."), flags, sections=sections, keys=_keys)
-    resolved = kind(**found.values)
+    values, from_folder = merge_layers(kind, name.replace(" ", "."), flags, sections=sections, keys=_keys)
+    resolved = kind(**values)
     logs.configure(getattr(resolved, "log_level", "warning"), getattr(resolved, "log_json", False))
     _tell_unknown_variables(kind)
-    if found.from_folder:
-        logs.announce(f"{FOLDER_FILE} of this folder sets {', '.join(sorted(found.from_folder))}")
+    if from_folder:
+        logs.announce(f"{FOLDER_FILE} of this folder sets {', '.join(sorted(from_folder))}")
     command: Callable[[Any], int] = RUNS.get(name)
     if not getattr(resolved, "log_json", False):
         return command(resolved)
