@@ -21,7 +21,7 @@ CEILINGS = {
     "public classes": 732,
     "public names defined twice": 81,
     "value classes made at one place": 127,
-    "numeric constants of the product's modules": 700,
+    "numeric constants of the product's modules": 696,
 }
 SLACK = {PRODUCT: 100, LAB: 100, TESTS: 100, "kernel: lines": 100}  # a fall below it must lower the ceiling
 # Net lines above a ceiling, by the part that borrowed them, until they are paid back by name; the sums only go down.
