@@ -22,6 +22,9 @@ from vllm_plugin.messages import Advice, News, RequestTerms, encode, read_tick
 
 log = logging.getLogger("vllm.opensled")
 
+# Chosen: drafts in the mean of the way through a front, and seconds that it may take from one to the next at once
+TRIPS, TRIP_S = 8, 0.01
+
 
 @dataclass(eq=False, slots=True)
 class Device:
@@ -41,6 +44,8 @@ class Device:
     masks: list[bytes] = field(default_factory=list)  # for the rows of the next step
     stuck: bool = False  # its grammar failed: the step that it is in decides nothing, and it ends
     heard: bool = False  # news came since its latest token
+    missed: bool = False  # its draft does not fit the text, and the front does not know that yet
+    asked: tuple[int, float] = (0, 0.0)  # length of the text on which it was asked for a draft, and when
 
     def __post_init__(self) -> None:
         self._look()
@@ -50,9 +55,11 @@ class Device:
         """Take the view of the front, and its draft."""
         self.view, self.heard = replace(news.view, id=self.number), True
         if news.ids:
-            self.base, self.draft = news.base, news.ids
             self.view.ready_since = now
+            self.base, self.draft = news.base, news.ids
             self._fit()
+            self.missed = not self.draft
+            self._show_draft(now if self.missed else news.view.device.asked_since)
         self._look()
 
     def grow(self, now: float, verified: bool) -> int:
@@ -62,18 +69,22 @@ class Device:
             self.heard = False
             if verified:
                 self.draft = ()
-            waiting, device = bool(self.draft), self.view.device
+            waiting, self.missed = self.missed or bool(self.draft), False
             self._fit()
             left_now = (verified or (waiting and not self.draft)) and not self.view.server_drives
-            device = replace(
-                device,
-                tokens=len(self.draft) or None,
-                reach=device.reach[-len(self.draft) :] if self.draft else (),
-                asked_since=now if left_now else device.asked_since,
-            )
-            self.view = replace(self.view, device=device, waiting_since=now, ready_since=now)
+            self.view = replace(self.view, waiting_since=now, ready_since=now)
+            self._show_draft(now if left_now else self.view.device.asked_since)
             self._look()
+            if left_now:
+                self.asked = self.length, now
         return news
+
+    def _show_draft(self, asked_since: float) -> None:
+        """Its view has the draft that still waits."""
+        count, reach = len(self.draft), self.view.device.reach
+        self.view.device = replace(
+            self.view.device, tokens=count or None, reach=reach[len(reach) - count :], asked_since=asked_since
+        )
 
     @property
     def goes_on(self) -> bool:
@@ -145,6 +156,7 @@ class Fleet:
     named: dict[str, Device] = field(default_factory=dict)  # by the session's name
     wake_at: float = inf  # where nothing is decided now, when that changes by itself
     costs: CostModel = field(default_factory=lambda: CostModel(Roofline()))
+    trip_s: float = 0.0  # of verdicts to a front and of drafts from there, which no forecast of a front has
     _memory: object = None
     _numbers: int = 0
     _mail: dict[str, list[Advice]] = field(default_factory=dict)  # by front
@@ -169,6 +181,17 @@ class Fleet:
         for news in read_tick(data):
             if (device := self.named.get(news.session)) is not None:
                 device.hear(news, now)
+                self._add_trip(device, news, now)
+
+    def _add_trip(self, device: Device, news: News, now: float) -> None:
+        forecast = device.view.device.forecast
+        if forecast is None:
+            return
+        (length, left), away_s = device.asked, forecast.away_s(len(news.ids))
+        if news.ids and news.base == length:
+            spent_s = min(max(0.0, now - left - away_s), away_s + 2 * self.trip_s + TRIP_S)
+            self.trip_s += (spent_s - self.trip_s) / TRIPS
+        device.view.device.forecast = forecast._replace(delay_s=forecast.delay_s + self.trip_s)
 
     def plan(self, load: tuple[int, int, int], now: float) -> dict[str, Slice]:
         """Choose the sessions of the next step, by request. `load`: tokens, KV positions, requests of all others."""
