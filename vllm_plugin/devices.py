@@ -22,8 +22,7 @@ from vllm_plugin.messages import Advice, News, RequestTerms, encode, read_tick
 
 log = logging.getLogger("vllm.opensled")
 
-# Chosen: drafts in the mean of the way through a front, and seconds that it may take from one to the next at once
-TRIPS, TRIP_S = 8, 0.01
+TRIPS = 8  # chosen: verdicts in the mean time of their way to a front
 
 
 @dataclass(eq=False, slots=True)
@@ -156,7 +155,7 @@ class Fleet:
     named: dict[str, Device] = field(default_factory=dict)  # by the session's name
     wake_at: float = inf  # where nothing is decided now, when that changes by itself
     costs: CostModel = field(default_factory=lambda: CostModel(Roofline()))
-    trip_s: float = 0.0  # of verdicts to a front and of drafts from there, which no forecast of a front has
+    trip_s: float = 0.0  # of a verdict to its front, which no forecast of a front has
     _memory: object = None
     _numbers: int = 0
     _mail: dict[str, list[Advice]] = field(default_factory=dict)  # by front
@@ -181,17 +180,14 @@ class Fleet:
         for news in read_tick(data):
             if (device := self.named.get(news.session)) is not None:
                 device.hear(news, now)
-                self._add_trip(device, news, now)
+                self._add_trip(device, news)
 
-    def _add_trip(self, device: Device, news: News, now: float) -> None:
-        forecast = device.view.device.forecast
-        if forecast is None:
-            return
-        (length, left), away_s = device.asked, forecast.away_s(len(news.ids))
-        if news.ids and news.base == length:
-            spent_s = min(max(0.0, now - left - away_s), away_s + 2 * self.trip_s + TRIP_S)
-            self.trip_s += (spent_s - self.trip_s) / TRIPS
-        device.view.device.forecast = forecast._replace(delay_s=forecast.delay_s + self.trip_s)
+    def _add_trip(self, device: Device, news: News) -> None:
+        offer, (length, left) = device.view.device, device.asked
+        if news.ids and news.base == length and offer.asked_since > left:
+            self.trip_s += (offer.asked_since - left - self.trip_s) / TRIPS
+        if offer.forecast is not None:
+            offer.forecast = offer.forecast._replace(delay_s=offer.forecast.delay_s + self.trip_s)
 
     def plan(self, load: tuple[int, int, int], now: float) -> dict[str, Slice]:
         """Choose the sessions of the next step, by request. `load`: tokens, KV positions, requests of all others."""

@@ -85,16 +85,19 @@ class DeviceScheduler(Scheduler):
         return encode((free * self.block_size, cost if isinstance(cost, LearnedCost) else None))
 
     def has_requests(self) -> bool:
-        """See `Scheduler`; False while all requests are sessions that wait for their devices: the engine sleeps."""
+        """See `Scheduler`; False while all requests are sessions that wait, for their devices or for a step."""
         return super().has_requests() and not self._all_wait()
 
     def _all_wait(self) -> bool:
         fleet = self.fleet
         if self.broken or not fleet.devices or self.waiting or self.finished_req_ids:
             return False
-        if len(self.running) != len(fleet.devices) or any(each.in_step for each in fleet.devices.values()):
+        if len(self.running) != len(fleet.devices) or any(each.is_prefill_chunk for each in self.running):
             return False
-        if any(request.is_prefill_chunk or _in_flight(request) for request in self.running):
+        if any(map(_in_flight, self.running)):
+            # A step beside it would split the devices that draft into two groups, each at the price of a whole step.
+            return not any(each.goes_on for each in fleet.devices.values())
+        if any(each.in_step for each in fleet.devices.values()):
             return False
         self._contained("plan", self._plan)
         if self.broken or self._planned:
