@@ -107,7 +107,9 @@ class DeviceWorker(Worker):
     ) -> SamplerOutput:
         runner = self.model_runner
         told = runner.input_batch.sampling_metadata.max_num_logprobs
-        if not has_users and told is None and runner.speculative_config is None:  # nothing of it would be used
+        if (
+            not has_users and told is None and runner.speculative_config is None
+        ):  # nothing of it would be used
             return SamplerOutput(logits.new_full((len(rows) - 1, 1), NO_TOKEN, dtype=torch.int32), None)
         if metadata is None or runner.speculative_config is not None:  # vLLM's drafter drafts for users
             return self._plain(logits, metadata)
