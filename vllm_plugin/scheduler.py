@@ -85,19 +85,16 @@ class DeviceScheduler(Scheduler):
         return encode((free * self.block_size, cost if isinstance(cost, LearnedCost) else None))
 
     def has_requests(self) -> bool:
-        """See `Scheduler`; False while all requests are sessions that wait, for their devices or for a step."""
+        """See `Scheduler`; False while all requests are sessions that wait for their devices: the engine sleeps."""
         return super().has_requests() and not self._all_wait()
 
     def _all_wait(self) -> bool:
         fleet = self.fleet
         if self.broken or not fleet.devices or self.waiting or self.finished_req_ids:
             return False
-        if len(self.running) != len(fleet.devices) or any(each.is_prefill_chunk for each in self.running):
+        if len(self.running) != len(fleet.devices) or any(each.in_step for each in fleet.devices.values()):
             return False
-        if any(map(_in_flight, self.running)):
-            # A step beside it would split the devices that draft into two groups, each at the price of a whole step.
-            return not any(each.goes_on for each in fleet.devices.values())
-        if any(each.in_step for each in fleet.devices.values()):
+        if any(request.is_prefill_chunk or _in_flight(request) for request in self.running):
             return False
         self._contained("plan", self._plan)
         if self.broken or self._planned:
@@ -127,11 +124,24 @@ class DeviceScheduler(Scheduler):
     def _place_drafts(self) -> None:
         self._plan()
         planned, self._planned = self._planned or {}, None
+        if self._would_split():
+            planned = {}
         for id, device in self.fleet.devices.items():
             request = device.request
             if request.is_prefill_chunk or not (request.num_output_tokens or request.num_output_placeholders):
                 continue  # its prompt is computed as any other
             self._place(device, planned.get(id))
+
+    def _would_split(self) -> bool:
+        """Whether a step beside the one that is computed would have nothing but drafts of devices: in two groups they
+        cost two steps, and after it they can share one."""
+        devices = self.fleet.devices.values()
+        return (
+            len(self.running) == len(devices)
+            and not self.waiting
+            and any(_in_flight(each.request) for each in devices)
+            and not any(each.goes_on or each.request.is_prefill_chunk for each in devices)
+        )
 
     def _place(self, device: Device, piece: Slice | None) -> None:
         request, draft = device.request, device.draft
