@@ -23,6 +23,7 @@ from vllm_plugin.messages import Advice, News, RequestTerms, encode, read_tick
 log = logging.getLogger("vllm.opensled")
 
 TRIPS = 8  # chosen: verdicts in the mean time of their way to a front
+LOOK_S = 0.05  # chosen: between two questions to the policy while no device drafts, in the worst case late by as much
 
 
 @dataclass(eq=False, slots=True)
@@ -92,6 +93,11 @@ class Device:
         # Penalties and grammars need the newest token's id.
         return not drafts and not self.terms.params.penalizes and self.grammar is None
 
+    @property
+    def just_decodes(self) -> bool:
+        """Whether each step decides one token of it, until the policy asks its device for drafts."""
+        return self.view.server_drives and not (self.draft or self.view.paused or self.view.absent)
+
     def mask(self, draft: Sequence[int]) -> bool:
         """Find the masks of the rows of a guided answer, if it is one. False: they are not known yet."""
         if self.grammar is None or self.stuck:
@@ -156,6 +162,7 @@ class Fleet:
     wake_at: float = inf  # where nothing is decided now, when that changes by itself
     costs: CostModel = field(default_factory=lambda: CostModel(Roofline()))
     trip_s: float = 0.0  # of a verdict to its front, which no forecast of a front has
+    _looked: float = -inf  # when the policy was last asked
     _memory: object = None
     _numbers: int = 0
     _mail: dict[str, list[Advice]] = field(default_factory=dict)  # by front
@@ -193,6 +200,18 @@ class Fleet:
         """Choose the sessions of the next step, by request. `load`: tokens, KV positions, requests of all others."""
         devices = [device for device in self.devices.values() if _decodes(device.request)]
         candidates = [device for device in devices if not device.terms.trial]
+        if now < self._looked + LOOK_S and all(each.just_decodes for each in candidates):
+            self.wake_at, chosen = inf, {each.number: Slice(each.number, 1, True) for each in candidates}
+        else:
+            chosen = self._ask(candidates, load, now)
+        for trial in devices:
+            if trial.terms.trial and trial.heard:
+                chosen[trial.number] = Slice(trial.number, 1 + len(trial.draft), True)
+        return {each.request.request_id: chosen[each.number] for each in devices if each.number in chosen}
+
+    def _ask(self, candidates: Sequence[Device], load: tuple[int, int, int], now: float) -> dict[int, Slice]:
+        """The slices of those that the policy chooses, by number; they get its advice."""
+        self._looked = now
         cost = _Beside(self.costs.cost, *load) if load[0] else self.costs.cost
         room = max(len(candidates), self.max_step_tokens - load[0])
         snapshot = Snapshot(tuple([device.view for device in candidates]), self._memory)
@@ -203,10 +222,7 @@ class Fleet:
         for device in candidates:
             if (piece := chosen.get(device.number)) is not None:
                 self._advise(device, piece)
-        for trial in devices:
-            if trial.terms.trial and trial.heard:
-                chosen[trial.number] = Slice(trial.number, 1 + len(trial.draft), True)
-        return {each.request.request_id: chosen[each.number] for each in devices if each.number in chosen}
+        return chosen
 
     def _advise(self, device: Device, piece: Slice) -> None:
         if piece.hint is None or device.told == (piece.hint, piece.why):
