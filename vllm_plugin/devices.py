@@ -16,13 +16,13 @@ from typing import Any
 from hw_profiles.learned import CostModel
 from hw_profiles.step_cost import HardwareProfile, Roofline, StepCost
 from opensled.core.messages import HintReason, Why
+from scheduler.estimates import OF_DEVICE
 from scheduler.plan import SchedulingPolicy, SessionView, Slice, Snapshot
 from verify_server.text.guide import Constraint, GrammarRebuilt
 from vllm_plugin.messages import Advice, News, RequestTerms, encode, read_tick
 
 log = logging.getLogger("vllm.opensled")
 
-TRIPS = 8  # chosen: verdicts in the mean time of their way to a front
 LOOK_S = 0.05  # chosen: between two questions to the policy while no device drafts, in the worst case late by as much
 
 
@@ -192,7 +192,7 @@ class Fleet:
     def _add_trip(self, device: Device, news: News) -> None:
         offer, (length, left) = device.view.device, device.asked
         if news.ids and news.base == length and offer.asked_since > left:
-            self.trip_s += (offer.asked_since - left - self.trip_s) / TRIPS
+            self.trip_s += (offer.asked_since - left - self.trip_s) / OF_DEVICE
         if offer.forecast is not None:
             offer.forecast = offer.forecast._replace(delay_s=offer.forecast.delay_s + self.trip_s)
 
