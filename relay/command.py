@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from adapt.handout.hand_out import store_of
 from edge_client.link.link import Endpoint, Link, endpoint_at
+from edge_client.link.link_config import LinkConfig
 from edge_client.link.loading_server import START_S, describe_when_loaded
 from edge_client.offline.modes import Offline, retry_policy
 from opensled.core.errors import VocabularyMismatch
@@ -96,10 +97,12 @@ def seen_from_below(manager: SessionManager, target: LoadedModel, above: ModelIn
 def _endpoint(config: RelayConfig) -> Endpoint:
     """Where the server above is, and this relay's credentials. Raises UsageError or NotFound."""
     return endpoint_at(
-        config.upstream,
-        config.upstream_token_file,
-        config.upstream_tls,
-        config.upstream_tls_ca,
-        config.upstream_tls_cert,
-        config.upstream_tls_key,
+        LinkConfig(
+            server=config.upstream,
+            token_file=config.upstream_token_file,
+            tls=config.upstream_tls,
+            tls_ca=config.upstream_tls_ca,
+            client_cert=config.upstream_tls_cert,
+            client_key=config.upstream_tls_key,
+        )
     )

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.shipped.recipes import make_all
 from lab.testbed.processes import Process
 from opensled.process import logs
 from tests import hypothesis_profiles as _profiles  # noqa: F401  (before any test is defined)
@@ -31,6 +32,8 @@ os.environ.setdefault(
 # The processes of tests start by the hundred: they find sources compiled, whatever this shell prefers.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+make_all(Path(__file__).resolve().parents[1] / "models")  # as the installation does, and after it a checkout
 
 COLD_START = Process._start
 WARM = (["opensled", "serve"], ["opensled", "relay"])  # they import torch

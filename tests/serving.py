@@ -15,7 +15,7 @@ from verify_server.access.client_limits import ClientLimits, message_bytes
 from verify_server.access.security import Tenants
 from verify_server.admission.session_manager import SessionLimits, SessionManager
 from verify_server.front import service
-from verify_server.front.hand_out import NoHandOut
+from verify_server.front.hand_out import hand_out_nothing
 from verify_server.round.loaded_model import ServedModel
 from verify_server.start.command import describe
 
@@ -35,7 +35,7 @@ async def serving(
     port=0,
     beside=lambda service, manager: nullcontext(),
     manager_of=SessionManager,
-    drafts=NoHandOut(),
+    drafts=hand_out_nothing,
     pads=False,
 ):
     """A server on that port, 0 = a free one; yields (manager, address). `beside`: what runs as long as it does;

@@ -233,6 +233,7 @@ def test_the_build_context_holds_what_the_wheel_holds():
         "constraints.txt",
         "constraints-vllm.txt",
         "hatch_build.py",
+        "lab/shipped",
         "pyproject.toml",
         "requirements-vllm.lock",
         "deploy/docker/healthy.py",

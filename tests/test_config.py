@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from opensled.cli.config import Option, config_files, merge_layers, option, options, resolve
+from opensled.cli.config import Option, config_files, option, options
+from opensled.cli.config_layers import merge_layers, resolve
 from opensled.cli.main import CONFIGS
 from opensled.cli.verbs import VERBS
 from opensled.core.errors import UsageError
@@ -64,7 +65,7 @@ def test_an_option_of_a_table_has_variable_and_key(config_paths: tuple[Path, Pat
     assert resolve(Sample, "sample", {}, {}) == Sample(most=10, rare=2)
     assert resolve(Sample, "other", {}, {}) == Sample(most=10), "the table is not the command's"
     here.write_text("rare = 3\n[limits]\nmost = 20\n")
-    assert merge_layers(Sample, "sample", {}, {}).from_folder == {"most": 20, "rare": 3}
+    assert merge_layers(Sample, "sample", {}, {})[1] == {"most": 20, "rare": 3}
     assert resolve(Sample, "sample", {}, {"OPENSLED_MOST": "30"}).most == 30
 
 
@@ -80,7 +81,7 @@ def test_a_named_file_is_read_alone(
         resolve(Sample, "sample", {})
     named.write_text("[limits]\nmost = 20\n[sample]\ncount = 20\n")
     assert resolve(Sample, "sample", {}) == Sample(count=20, most=20)
-    assert merge_layers(Sample, "sample", {}).from_folder == {}
+    assert merge_layers(Sample, "sample", {})[1] == {}
 
 
 def test_files_by_importance(config_paths: tuple[Path, Path]) -> None:
@@ -184,7 +185,7 @@ def test_a_key_above_all_sections_counts_for_every_verb_that_has_it(config_paths
     user.write_text("count = 10\nshare = 0.1\n")
     here.write_text("count = 20\nother-key = 1\n[sample]\nshare = 0.2\n[other]\ncount = 30\n")
     found = merge_layers(Sample, "sample", {}, {}, sections=("sample", "other"), keys=lambda: ["other_key"])
-    assert found.values == {"count": 20, "share": 0.2}
+    assert found[0] == {"count": 20, "share": 0.2}
     here.write_text("count = 20\n[sample]\ncount = 25\n")
     assert resolve(Sample, "sample", {}, {}).count == 25
 
@@ -246,7 +247,7 @@ def test_a_port_or_a_host_alone_is_an_address_everywhere(verb: str, name: str) -
 
 def test_no_address_has_a_grammar_of_its_own() -> None:
     every = [item for verb in VERBS for item in options(CONFIGS.get(verb)) if item.metavar == "HOST:PORT"]
-    assert all(item.metadata["read"] for item in every) and len(every) > len(ADDRESSES)
+    assert all(item.read for item in every) and len(every) > len(ADDRESSES)
 
 
 def test_options_are_complete() -> None:

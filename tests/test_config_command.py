@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from opensled.cli import main as cli
-from opensled.cli.config import merge_layers, options
+from opensled.cli.config import options
 from opensled.cli.config_command import DEVICE_VERBS, sample
 from opensled.cli.config_file import TABLES, read_file
+from opensled.cli.config_layers import merge_layers
 
 VERBS = ("serve", *DEVICE_VERBS)
 
@@ -36,6 +37,6 @@ def test_every_option_stands_there_with_its_default(verb: str, tmp_path: Path) -
     file = tmp_path / "opensled.toml"
     file.write_text(set_in(sample()))
     kind = cli.CONFIGS.get(verb)
-    values = merge_layers(kind, verb, {}, {}, [file], {*VERBS, *TABLES}, cli._keys).values
+    values = merge_layers(kind, verb, {}, {}, [file], {*VERBS, *TABLES}, cli._keys)[0]
     defaults = {item.name: item.default for item in options(kind) if not item.positional}
     assert values == {name: value for name, value in defaults.items() if value not in (None, "")}

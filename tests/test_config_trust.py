@@ -11,7 +11,7 @@ from edge_client.device.config import DoctorConfig, EdgeConfig
 from edge_client.device.prompt_config import GenerateConfig
 from edge_client.doctor.edge_section import with_edge_section
 from opensled.cli import main as cli
-from opensled.cli.config import merge_layers, resolve
+from opensled.cli.config_layers import merge_layers, resolve
 from opensled.core.errors import UsageError
 
 USERS = "[generate]\nserver = 'home:7411'\ntls_ca = 'home.pem'\ntoken_file = '~/token'\n"
@@ -142,4 +142,4 @@ def test_it_cannot_hide_itself(
 
 def test_origins_are_by_field(files: tuple[Path, Path]) -> None:
     files[0].write_text("[edge]\nserver = 'a:1'\npace = 3\n")
-    assert merge_layers(EdgeConfig, "edge", {"pace": 4.0}, {}).from_folder == {"server": "a:1"}
+    assert merge_layers(EdgeConfig, "edge", {"pace": 4.0}, {})[1] == {"server": "a:1"}

@@ -19,9 +19,9 @@ from lab.training.distil.target_model import load_target
 from opensled.core.errors import NotFound, UnsupportedModel
 from opensled.models import draft_pull, pull, store
 from opensled.models.draft_assembly import assemble_gguf
+from opensled.models.draft_pull import pack, unpack
 from opensled.models.gguf_file import read_head, read_metadata
 from opensled.models.onnx_assembly import assemble_onnx, dequantize, quantize
-from opensled.models.packed_gguf import pack, unpack
 from opensled.models.pull import PullConfig
 from opensled.models.store import bundled_folder, fetched_folder, model_file
 from verify_server.text.gguf_text import GgufText

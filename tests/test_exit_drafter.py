@@ -32,9 +32,8 @@ from tests.test_head_drafters import (
     written,
 )
 from verify_server.drafting.exits import exit_attach, exit_file
-from verify_server.drafting.exits.exit_drafter import ExitDrafter
+from verify_server.drafting.exits.exit_drafter import ExitDrafter, ExitStates
 from verify_server.drafting.exits.exit_file import ExitFile
-from verify_server.drafting.exits.exit_states import ExitStates
 from verify_server.drafting.heads.head_file import config_digest
 from verify_server.drafting.model import ServerModel
 from verify_server.engine.base import SampleRequest, Segment

@@ -11,7 +11,8 @@ import pytest
 from lab.testbed.forcing import follow
 from lab.testbed.processes import Process
 from lab.testbed.reference import Reference
-from opensled.models.store import heldout_path, model_path
+from lab.training.heldout import heldout_path
+from opensled.models.store import model_path
 from tests.absent import without
 
 # What extra llamacpp does not bring.

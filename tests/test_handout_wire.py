@@ -38,7 +38,7 @@ from tests.system import until
 from verify_server.access.client_limits import ClientLimits, Rate
 from verify_server.access.security import Tenants
 from verify_server.front import service
-from verify_server.front.hand_out import NoHandOut
+from verify_server.front.hand_out import hand_out_nothing
 from verify_server.options.serve_config import ServeConfig
 
 TENANTS = Tenants((("k", "kitchen"), ("g", "garage"), ("u", "unread")))
@@ -72,7 +72,7 @@ async def test_each_tenant_gets_its_own_or_none(tmp_path):
     drafts = store_with(tmp_path / "store", manifest(3))
     other = store_with(tmp_path / "store", manifest(tenant="garage"), content=WEIGHTS[:5])
     assert other.newest("garage") and drafts.newest("kitchen")
-    async with serving(TENANTS, drafts=hand_out(drafts)) as (_, address):
+    async with serving(TENANTS, drafts=hand_out(drafts).serve) as (_, address):
         async with linked(address, token="k") as link:
             kept, fetched = await fetch_draft(link, KITCHEN)
             assert fetched and kept.draft.serial == 3
@@ -118,14 +118,14 @@ def test_without_drafts_the_answer_says_so(tmp_path):
             with pytest.raises(NotFound, match=said):
                 await fetch_draft(link, Signer("garage", KEY.public))
 
-    asyncio.run(main(NoHandOut(), "hands out no drafts"))
-    asyncio.run(main(hand_out(store_with(tmp_path / "store", manifest())), "device's tenant"))
+    asyncio.run(main(hand_out_nothing, "hands out no drafts"))
+    asyncio.run(main(hand_out(store_with(tmp_path / "store", manifest())).serve, "device's tenant"))
 
 
 async def test_what_is_published_while_a_server_runs_is_handed_out(tmp_path):
     drafts = store_with(tmp_path / "store")
     async with (
-        serving(TENANTS, drafts=hand_out(drafts)) as (_, address),
+        serving(TENANTS, drafts=hand_out(drafts).serve) as (_, address),
         linked(address, token="k") as link,
     ):
         with pytest.raises(NotFound):
@@ -143,7 +143,7 @@ async def test_a_file_that_is_damaged_on_the_server(tmp_path, content):
     [file] = (drafts.folder / "files").iterdir()
     file.write_bytes(content) if content else file.unlink()
     async with (
-        serving(TENANTS, drafts=hand_out(drafts)) as (_, address),
+        serving(TENANTS, drafts=hand_out(drafts).serve) as (_, address),
         linked(address, token="k") as link,
     ):
         with pytest.raises(NotFound, match="missing or damaged on the server"):
@@ -155,7 +155,7 @@ async def test_all_transfers_share_one_rate(tmp_path):
     drafts = store_with(tmp_path / "store", manifest())
     rate = 4e5
     async with (
-        serving(TENANTS, drafts=hand_out(drafts, rate)) as (_, address),
+        serving(TENANTS, drafts=hand_out(drafts, rate).serve) as (_, address),
         linked(address, token="k") as one,
         linked(address, token="k") as two,
     ):
@@ -168,7 +168,7 @@ async def test_all_transfers_share_one_rate(tmp_path):
 async def test_more_transfers_than_a_client_may_have_are_refused_with_a_time(tmp_path):
     drafts = store_with(tmp_path / "store", manifest())
     out = hand_out(drafts, 1000.0)
-    async with serving(TENANTS, drafts=out) as (_, address), AsyncExitStack() as stack:
+    async with serving(TENANTS, drafts=out.serve) as (_, address), AsyncExitStack() as stack:
         links = [await stack.enter_async_context(linked(address, token="k")) for _ in range(5)]
         running = [asyncio.ensure_future(parts(link, handed().sha256)) for link in links[1:]]
         await until(lambda: out._transfers[""] == module.MAX_OF_CLIENT)
@@ -199,7 +199,7 @@ def test_transfers_that_end_at_once_take_no_time_of_others(tmp_path):
     async def main():
         limits = ClientLimits(calls=Rate(1e6, 1e6), refusals=Rate(1e6, 1e6), by_address=False)
         async with (
-            serving(TENANTS, drafts=hand_out(drafts, rate), client_limits=limits) as (_, address),
+            serving(TENANTS, drafts=hand_out(drafts, rate).serve, client_limits=limits) as (_, address),
             linked(address, token="k") as link,
             flooding([hostile], address),
         ):
@@ -260,7 +260,7 @@ def test_floods_of_transfers_stop_no_answer_and_take_no_memory(tmp_path, monkeyp
     async def main():
         limits = ClientLimits(farewell_s=0.5, by_address=False)
         async with (
-            serving(TENANTS, drafts=hand_out(drafts, 2e7), client_limits=limits) as (manager, address),
+            serving(TENANTS, drafts=hand_out(drafts, 2e7).serve, client_limits=limits) as (manager, address),
             linked(address, token="g") as link,
         ):
             await finish(link)

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import torch
 
+from lab.training.heads.pupil import greedy_chain
 from verify_server.drafting.heads.beam import likeliest_tree
 from verify_server.drafting.heads.collapse import ROOT, Trie, rank
-from verify_server.drafting.heads.markov import NOT_DRAFTED, MarkovBias, greedy_chain
+from verify_server.drafting.heads.markov import NOT_DRAFTED, MarkovBias
 
 PLACES, VOCABULARY = 3, 6
 

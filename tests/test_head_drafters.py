@@ -20,6 +20,7 @@ import torch
 
 from edge_client.drafters.none import NoneDrafter
 from lab.testbed.reference import Reference
+from lab.training.heads.head_writer import save
 from lab.training.heads.window_attention import WindowAttention
 from opensled.core.errors import NotFound, UnsupportedModel, UsageError, VocabularyMismatch
 from opensled.core.messages import SamplingParams
@@ -32,7 +33,7 @@ from verify_server.drafting.heads import HEADS, attach
 from verify_server.drafting.heads.base import Context, DraftHead, HeadShape
 from verify_server.drafting.heads.context import HeadContext
 from verify_server.drafting.heads.drafter import FrameDrafter, HeadDrafter, PlaceDrafter
-from verify_server.drafting.heads.head_file import HeadFile, config_digest, load, save
+from verify_server.drafting.heads.head_file import HeadFile, config_digest, load
 from verify_server.drafting.heads.target_parts import TargetParts
 from verify_server.engine.torch import torch_engine
 from verify_server.engine.torch.selftest import attending_by

@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from lab.training.heads.head_writer import LARGEST, save
 from opensled.core.errors import NotFound, UnsupportedModel
 from opensled.models.store import model_path
 from tests.fakes import FakeText
@@ -27,13 +28,11 @@ from verify_server.drafting.heads.head_file import (
     ABOUT,
     DRAFT_IDS,
     GROUP,
-    LARGEST,
     SCALES,
     WEIGHTS,
     HeadFile,
     config_digest,
     load,
-    save,
 )
 from verify_server.engine.torch import torch_engine
 from verify_server.options.serve_config import ServeConfig

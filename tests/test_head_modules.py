@@ -12,13 +12,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from lab.training.heads.pupil import greedy_chain
 from lab.training.heads.window_attention import WindowAttention
 from opensled.core.errors import UnsupportedModel
 from verify_server.drafting.heads import HEADS
 from verify_server.drafting.heads.base import Attention, Context, DraftHead, HeadShape
 from verify_server.drafting.heads.context import HeadContext
 from verify_server.drafting.heads.ctc import CtcHead
-from verify_server.drafting.heads.markov import MarkovBias, greedy_chain
+from verify_server.drafting.heads.markov import MarkovBias
 from verify_server.drafting.heads.specformer import SpecFormerHead
 from verify_server.engine.torch.kv_memory import BLOCK_SIZE
 

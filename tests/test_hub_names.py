@@ -247,7 +247,7 @@ def test_links_of_a_mirror_however_it_is_named(named, monkeypatch):
 
 def test_every_option_with_a_model_reads_pasted_names():
     for kind in (PullConfig, PathConfig, RunConfig, ServeConfig, EdgeConfig, ChatConfig, SelftestConfig):
-        named = [item for item in options(kind) if item.metadata["read"] is model_name]
+        named = [item for item in options(kind) if item.read is model_name]
         assert named and all(item.parse("hf.co/a/b", "x") == "a/b" for item in named)
         assert {"name", "model", "draft_model"} & {item.name for item in options(kind)} <= {
             item.name for item in named

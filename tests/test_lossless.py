@@ -17,9 +17,10 @@ from edge_client.lengths.hint import HintLength
 from edge_client.link.remote import RetryPolicy
 from lab.testbed.dual_trigger import DualTrigger
 from lab.testbed.reference import Reference, Sampling
+from lab.training.heldout import heldout_path
 from opensled.core.messages import MATCH, SamplingParams
 from opensled.core.noise import noise_key
-from opensled.models.store import heldout_path, model_path
+from opensled.models.store import model_path
 from tests.fakes import Weather
 from tests.system import CALM, ask, running
 from verify_server.admission.session_manager import SessionLimits

@@ -19,7 +19,9 @@ from edge_client.doctor.edge_section import with_edge_section
 from edge_client.link.located import locate_server
 from home import discovery
 from home.pairing.pair_device import _place, pair_first
-from opensled.cli import config, config_command, paired
+from opensled.cli import config_command, paired
+from opensled.cli.config import config_folder
+from opensled.cli.config_layers import merge_layers
 from opensled.cli.main import main, parse_flags
 from opensled.core.errors import UsageError
 from opensled.net.address import MDNS
@@ -55,11 +57,11 @@ def kept():
 
 
 def values(verb="edge", **flags):
-    return config.merge_layers(VERBS[verb], verb, flags).values
+    return merge_layers(VERBS[verb], verb, flags)[0]
 
 
 def user_file(text):
-    path = config.config_folder() / "config.toml"
+    path = config_folder() / "config.toml"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
 
@@ -75,9 +77,9 @@ def test_every_command_of_a_device_uses_the_paired_server(kept, verb):
 
 
 def test_nothing_is_used_without_a_pairing_and_by_a_server():
-    assert values() == {} == config.merge_layers(ServeConfig, "serve", {}).values
+    assert values() == {} == merge_layers(ServeConfig, "serve", {})[0]
     paired.keep(SERVER, "authority", "ab" * 32)
-    assert config.merge_layers(ServeConfig, "serve", {}).values == {}
+    assert merge_layers(ServeConfig, "serve", {})[0] == {}
 
 
 @pytest.mark.parametrize("other", ["192.0.2.9:7411", "hub.local:7412", "127.0.0.1:7411"])

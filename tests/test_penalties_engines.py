@@ -18,9 +18,10 @@ from edge_client.link.remote import RemoteSession
 from edge_client.round.drafting import DraftThread
 from edge_client.round.generate import generate
 from lab.testbed.reference import Reference, Sampling
+from lab.training.heldout import heldout_path
 from opensled.core.messages import Open, SamplingParams
 from opensled.core.noise import noise_key
-from opensled.models.store import heldout_path, model_path
+from opensled.models.store import model_path
 from tests.system import CALM, ask, running
 from verify_server.options.registries import ENGINES
 from verify_server.options.serve_config import ServeConfig

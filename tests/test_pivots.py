@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lab.training.pivots.pivot_writer import save
 from opensled.core.errors import InvalidRequest, NotFound, UnsupportedModel, VocabularyMismatch
 from opensled.core.messages import DraftToken, SamplingParams
 from opensled.models.store import bundled_folder
@@ -30,7 +31,6 @@ from verify_server.rules.pivots import (
     features,
     load,
     require_target,
-    save,
 )
 
 SIZE, STATE, FACTS, INNER = 6, 4, 3, 5

@@ -10,8 +10,9 @@ from functools import cache
 import pytest
 
 from edge_client.lengths.fixed import FixedLength
+from lab.training.heldout import heldout_path
 from opensled.core.messages import SamplingParams
-from opensled.models.store import heldout_path, model_path
+from opensled.models.store import model_path
 from tests.system import ask, running
 from tests.test_lossless import factory, reference
 from verify_server.admission.session_manager import SessionLimits

@@ -15,7 +15,8 @@ from edge_client.doctor import short_answers
 from edge_client.doctor.drafting_gain import predict
 from lab.testbed.processes import Process, free_port
 from lab.testbed.reference import Reference
-from opensled.models.store import heldout_path, model_path
+from lab.training.heldout import heldout_path
+from opensled.models.store import model_path
 from tests.tiny_models import random_model
 
 DRAFTERS = ("lookup", "llamacpp", "onnx")

@@ -13,9 +13,9 @@ import pytest
 from edge_client.drafters.none import NoneDrafter
 from lab.testbed.reference import Reference
 from lab.training.heads.smaller import shrink
-from lab.training.heldout import read_heldout
+from lab.training.heldout import heldout_path, read_heldout
 from opensled.core.messages import ChatMessage, SamplingParams
-from opensled.models.store import bundled_folder, heldout_path, model_path
+from opensled.models.store import bundled_folder, model_path
 from scheduler.fcfs import Fcfs
 from tests.system import ask, running
 from verify_server.drafting.heads import head_file

@@ -29,7 +29,6 @@ def test_the_checkout_brings_the_tiny_family() -> None:
         assert store.model_file(name, "*.gguf").is_file()
     assert store.model_file("tiny-draft", "*.gguf").is_file()
     assert store.model_file("tiny-draft", "*.onnx").is_file()
-    assert store.heldout_path().is_file()
 
 
 def test_a_wheel_brings_them_inside_the_package(wheel: Path) -> None:
@@ -71,8 +70,6 @@ def test_nothing_bundled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert store.known_models() == []
     with pytest.raises(NotFound, match="models here: none"):
         store.model_path("tiny")
-    with pytest.raises(NotFound, match=r"heldout\.jsonl is missing"):
-        store.heldout_path()
 
 
 @pytest.mark.parametrize(

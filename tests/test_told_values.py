@@ -126,7 +126,7 @@ def extras_of(file: str) -> set[str]:
 
 def test_what_no_configuration_file_may_set_is_named() -> None:
     all_options = [option for verb in VERBS for option in options(CONFIGS.get(verb))]
-    typed = {option.name.replace("_", "-") for option in all_options if option.metadata["typed"]}
+    typed = {option.name.replace("_", "-") for option in all_options if option.typed}
     told = (ROOT / "docs/operations.md").read_text().partition("config.toml` (not")[2].partition(")")[0]
     assert set(re.findall(r"`--([\w-]+)`", told)) == typed
 

@@ -13,15 +13,15 @@ PRODUCT, LAB, TESTS = "lines of the product", "lines of testbed, training, bench
 # Lower a number as soon as its count falls. None is ever raised: lines that are lent are in BORROWED.
 CEILINGS = {
     PRODUCT: 70_161,
-    LAB: 43_301,
+    LAB: 43_113,
     TESTS: 94_330,
     "kernel: lines": 12_062,
     "kernel: public classes of the server": 84,
     "kernel: imports of the shell": 64,
-    "public classes": 741,
-    "public names defined twice": 83,
-    "value classes made at one place": 128,
-    "numeric constants of the product's modules": 703,
+    "public classes": 732,
+    "public names defined twice": 81,
+    "value classes made at one place": 126,
+    "numeric constants of the product's modules": 696,
 }
 SLACK = {PRODUCT: 100, LAB: 100, TESTS: 100, "kernel: lines": 100}  # a fall below it must lower the ceiling
 # Net lines above a ceiling, by the part that borrowed them, until they are paid back by name; the sums only go down.

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from opensled.cli.config import merge_layers, options
+from opensled.cli.config import options
+from opensled.cli.config_layers import merge_layers
 from opensled.cli.main import parse_flags
 from opensled.core.errors import OpenSledError, Unsupported, UnsupportedModel, UsageError
 from opensled.core.messages import Limits, Open, SamplingParams
@@ -52,8 +53,8 @@ def other(name: str) -> Any:
     item = KNOWN[name]
     if name in OTHERS:
         return OTHERS[name]
-    if item.metadata["choices"]:
-        return item.metadata["choices"][-1]
+    if item.choices:
+        return item.choices[-1]
     return {bool: not item.default, str: "x"}.get(item.kind, item.kind(3))
 
 
@@ -93,7 +94,7 @@ def test_the_environment_alone_tells_the_plug_in_its_options(monkeypatch, tmp_pa
     told = launch.environment(config, outer)
     assert told["PATH"] == "/bin"
     monkeypatch.setattr("os.environ", told)
-    found = ServeConfig(**merge_layers(ServeConfig, "serve", {}).values)
+    found = ServeConfig(**merge_layers(ServeConfig, "serve", {})[0])
     assert found == replace(config, engine=found.engine)
 
 

@@ -17,11 +17,14 @@ from hw_profiles.learned import CostModel
 from hw_profiles.seed import seed_cost
 from hw_profiles.step_cost import HardwareProfile, StepCost
 from opensled.core.messages import HintReason, Why
+from scheduler.estimates import OF_DEVICE
 from scheduler.plan import SchedulingPolicy, SessionView, Slice, Snapshot
 from verify_server.text.guide import Constraint, GrammarRebuilt
 from vllm_plugin.messages import Advice, News, RequestTerms, encode, read_tick
 
 log = logging.getLogger("vllm.opensled")
+
+LOOK_S = 0.05  # chosen: between two questions to the policy while no device drafts, in the worst case late by as much
 
 
 @dataclass(eq=False, slots=True)
@@ -42,6 +45,8 @@ class Device:
     masks: list[bytes] = field(default_factory=list)  # for the rows of the next step
     stuck: bool = False  # its grammar failed: the step that it is in decides nothing, and it ends
     heard: bool = False  # news came since its latest token
+    missed: bool = False  # its draft does not fit the text, and the front does not know that yet
+    asked: tuple[int, float] = (0, 0.0)  # length of the text on which it was asked for a draft, and when
 
     def __post_init__(self) -> None:
         self._look()
@@ -51,9 +56,11 @@ class Device:
         """Take the view of the front, and its draft."""
         self.view, self.heard = replace(news.view, id=self.number), True
         if news.ids:
-            self.base, self.draft = news.base, news.ids
             self.view.ready_since = now
+            self.base, self.draft = news.base, news.ids
             self._fit()
+            self.missed = not self.draft
+            self._show_draft(now if self.missed else news.view.device.asked_since)
         self._look()
 
     def grow(self, now: float, verified: bool) -> int:
@@ -63,18 +70,22 @@ class Device:
             self.heard = False
             if verified:
                 self.draft = ()
-            waiting, device = bool(self.draft), self.view.device
+            waiting, self.missed = self.missed or bool(self.draft), False
             self._fit()
             left_now = (verified or (waiting and not self.draft)) and not self.view.server_drives
-            device = replace(
-                device,
-                tokens=len(self.draft) or None,
-                reach=device.reach[-len(self.draft) :] if self.draft else (),
-                asked_since=now if left_now else device.asked_since,
-            )
-            self.view = replace(self.view, device=device, waiting_since=now, ready_since=now)
+            self.view = replace(self.view, waiting_since=now, ready_since=now)
+            self._show_draft(now if left_now else self.view.device.asked_since)
             self._look()
+            if left_now:
+                self.asked = self.length, now
         return news
+
+    def _show_draft(self, asked_since: float) -> None:
+        """Its view has the draft that still waits."""
+        count, reach = len(self.draft), self.view.device.reach
+        self.view.device = replace(
+            self.view.device, tokens=count or None, reach=reach[len(reach) - count :], asked_since=asked_since
+        )
 
     @property
     def goes_on(self) -> bool:
@@ -82,6 +93,11 @@ class Device:
         drafts = self.draft or self.in_step or not self.view.server_drives
         # Penalties and grammars need the newest token's id.
         return not drafts and not self.terms.params.penalizes and self.grammar is None
+
+    @property
+    def just_decodes(self) -> bool:
+        """Whether each step decides one token of it, until the policy asks its device for drafts."""
+        return self.view.server_drives and not (self.draft or self.view.paused or self.view.absent)
 
     def mask(self, draft: Sequence[int]) -> bool:
         """Find the masks of the rows of a guided answer, if it is one. False: they are not known yet."""
@@ -146,6 +162,8 @@ class Fleet:
     named: dict[str, Device] = field(default_factory=dict)  # by the session's name
     wake_at: float = inf  # where nothing is decided now, when that changes by itself
     costs: CostModel = field(default_factory=lambda: CostModel(seed_cost()))
+    trip_s: float = 0.0  # of a verdict to its front, which no forecast of a front has
+    _looked: float = -inf  # when the policy was last asked
     _memory: object = None
     _numbers: int = 0
     _mail: dict[str, list[Advice]] = field(default_factory=dict)  # by front
@@ -170,11 +188,31 @@ class Fleet:
         for news in read_tick(data):
             if (device := self.named.get(news.session)) is not None:
                 device.hear(news, now)
+                self._add_trip(device, news)
+
+    def _add_trip(self, device: Device, news: News) -> None:
+        offer, (length, left) = device.view.device, device.asked
+        if news.ids and news.base == length and offer.asked_since > left:
+            self.trip_s += (offer.asked_since - left - self.trip_s) / OF_DEVICE
+        if offer.forecast is not None:
+            offer.forecast = offer.forecast._replace(delay_s=offer.forecast.delay_s + self.trip_s)
 
     def plan(self, load: tuple[int, int, int], now: float) -> dict[str, Slice]:
         """Choose the sessions of the next step, by request. `load`: tokens, KV positions, requests of all others."""
         devices = [device for device in self.devices.values() if _decodes(device.request)]
         candidates = [device for device in devices if not device.terms.trial]
+        if now < self._looked + LOOK_S and all(each.just_decodes for each in candidates):
+            self.wake_at, chosen = inf, {each.number: Slice(each.number, 1, True) for each in candidates}
+        else:
+            chosen = self._ask(candidates, load, now)
+        for trial in devices:
+            if trial.terms.trial and trial.heard:
+                chosen[trial.number] = Slice(trial.number, 1 + len(trial.draft), True)
+        return {each.request.request_id: chosen[each.number] for each in devices if each.number in chosen}
+
+    def _ask(self, candidates: Sequence[Device], load: tuple[int, int, int], now: float) -> dict[int, Slice]:
+        """The slices of those that the policy chooses, by number; they get its advice."""
+        self._looked = now
         cost = _Beside(self.costs.cost, *load) if load[0] else self.costs.cost
         room = max(len(candidates), self.max_step_tokens - load[0])
         snapshot = Snapshot(tuple([device.view for device in candidates]), self._memory)
@@ -185,10 +223,7 @@ class Fleet:
         for device in candidates:
             if (piece := chosen.get(device.number)) is not None:
                 self._advise(device, piece)
-        for trial in devices:
-            if trial.terms.trial and trial.heard:
-                chosen[trial.number] = Slice(trial.number, 1 + len(trial.draft), True)
-        return {each.request.request_id: chosen[each.number] for each in devices if each.number in chosen}
+        return chosen
 
     def _advise(self, device: Device, piece: Slice) -> None:
         if piece.hint is None or device.told == (piece.hint, piece.why):

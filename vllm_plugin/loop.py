@@ -127,8 +127,10 @@ class VllmLoop(VerifyLoop):
 
     def submit(self, session: Session, draft: Draft) -> bool:
         """See `VerifyLoop`."""
+        device = session.sources.device
+        asked = device.asked_since
         gains = super().submit(session, draft)
-        self._tell(session)
+        self._tell(session, dropped=device.asked_since != asked)
         return gains
 
     def listen(self, session: Session) -> None:
@@ -244,8 +246,9 @@ class VllmLoop(VerifyLoop):
 
     # -- news and advice ----------------------------------------------------------------------------------
 
-    def _tell(self, session: Session) -> None:
-        """News for the scheduler: a draft that waits, or a view that has changed in what the scheduler cannot know."""
+    def _tell(self, session: Session, dropped: bool = False) -> None:
+        """News for the scheduler: a draft that waits, or a view that has changed in what the scheduler cannot know.
+        `dropped`: the device drafts anew, as its draft came too late."""
         writing = self._writing.get(session.id)
         if writing is None or not writing.begun:
             return
@@ -257,7 +260,7 @@ class VllmLoop(VerifyLoop):
             )
             ids = offer.block.ids[: min(budget, session.sources.limits.max_draft, session.sequence.useful)]
         known = writing.sent
-        if not ids and known is not None and _same(known, view):
+        if not ids and not dropped and known is not None and _same(known, view):
             return
         writing.sent, writing.drafted = view, len(ids)
         self._news[writing.name] = News(writing.name, view, offer.block.base if offer else 0, ids)

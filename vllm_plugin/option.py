@@ -20,10 +20,10 @@ SETTINGS = "opensled"  # key in vLLM's `additional_config`
 def serve_config(**given: Any) -> ServeConfig:
     """The configuration of `opensled serve` by environment and files, with values `given` above them. Raises
     UsageError."""
-    from opensled.cli import config
+    from opensled.cli.config_layers import merge_layers
     from verify_server.options.serve_config import ServeConfig
 
-    return ServeConfig(**config.merge_layers(ServeConfig, "serve", given).values)
+    return ServeConfig(**merge_layers(ServeConfig, "serve", given)[0])
 
 
 def settings_of(vllm_config: Any) -> dict[str, Any]:

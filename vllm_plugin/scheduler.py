@@ -124,11 +124,24 @@ class DeviceScheduler(Scheduler):
     def _place_drafts(self) -> None:
         self._plan()
         planned, self._planned = self._planned or {}, None
+        if self._would_split():
+            planned = {}
         for id, device in self.fleet.devices.items():
             request = device.request
             if request.is_prefill_chunk or not (request.num_output_tokens or request.num_output_placeholders):
                 continue  # its prompt is computed as any other
             self._place(device, planned.get(id))
+
+    def _would_split(self) -> bool:
+        """Whether a step beside the one that is computed would have nothing but drafts of devices: in two groups they
+        cost two steps, and after it they can share one."""
+        devices = self.fleet.devices.values()
+        return (
+            len(self.running) == len(devices)
+            and not self.waiting
+            and any(_in_flight(each.request) for each in devices)
+            and not any(each.goes_on or each.request.is_prefill_chunk for each in devices)
+        )
 
     def _place(self, device: Device, piece: Slice | None) -> None:
         request, draft = device.request, device.draft

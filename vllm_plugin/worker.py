@@ -93,7 +93,7 @@ class DeviceWorker(Worker):
             rows.append(rows[-1] + count + 1)
         # First: vLLM's sampler may change logits.
         decided = self._decide(logits, metadata, places, drafted, rows)
-        output = self._sample_users(logits, metadata, rows)
+        output = self._sample_users(logits, metadata, rows, len(places) < len(drafted))
         if not places:
             return output
         try:
@@ -103,9 +103,14 @@ class DeviceWorker(Worker):
             return self._widen(output, {}, places, rows, logits)
 
     def _sample_users(
-        self, logits: torch.Tensor, metadata: SpecDecodeMetadata | None, rows: list[int]
+        self, logits: torch.Tensor, metadata: SpecDecodeMetadata | None, rows: list[int], has_users: bool
     ) -> SamplerOutput:
         runner = self.model_runner
+        told = runner.input_batch.sampling_metadata.max_num_logprobs
+        if (
+            not has_users and told is None and runner.speculative_config is None
+        ):  # nothing of it would be used
+            return SamplerOutput(logits.new_full((len(rows) - 1, 1), NO_TOKEN, dtype=torch.int32), None)
         if metadata is None or runner.speculative_config is not None:  # vLLM's drafter drafts for users
             return self._plain(logits, metadata)
         runner.input_batch.update_async_output_token_ids()

@@ -22,7 +22,7 @@ from verify_server.access.byte_stream import ByteStream
 from verify_server.access.client_limits import Rate
 from verify_server.access.clients import Client
 from verify_server.access.token_bucket import TokenBucket
-from verify_server.front.hand_out import HandOut, NoHandOut
+from verify_server.front.hand_out import HandOut, hand_out_nothing
 from verify_server.front.session_stream import failure_of
 from verify_server.options.adapt_config import AdaptConfig
 
@@ -35,7 +35,7 @@ RATE = 4e6  # bytes/s of all transfers together, so that answers keep their link
 Found = TypeVar("Found")
 
 
-class DraftHandOut(HandOut):
+class DraftHandOut:
     """What one server hands out."""
 
     def __init__(self, store: DraftStore, rate: float, met: Counter[str], clock: Callable[[], float]) -> None:
@@ -143,7 +143,7 @@ def _part(path: Path, offset: int, length: int) -> bytes:
 def hand_out_of(config: AdaptConfig, met: Counter[str], clock: Callable[[], float]) -> HandOut:
     """As configured; see `DraftHandOut`. Raises UsageError for a folder that cannot be used."""
     store = store_of(config)
-    return DraftHandOut(store, RATE, met, clock) if store else NoHandOut()
+    return DraftHandOut(store, RATE, met, clock).serve if store else hand_out_nothing
 
 
 def store_of(config: AdaptConfig) -> DraftStore | None:

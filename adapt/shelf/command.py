@@ -71,17 +71,7 @@ def _signer(config: DraftPullConfig) -> Signer:
 async def _pull(config: DraftPullConfig, signer: Signer) -> tuple[Kept, bool]:
     from edge_client.link.link import Link, endpoint_at
 
-    link = Link(
-        endpoint_at(
-            config.server,
-            config.token_file,
-            config.tls,
-            config.tls_ca,
-            config.client_cert,
-            config.client_key,
-            config.tls_name,
-        )
-    )
+    link = Link(endpoint_at(config))
     try:
         return await fetch_draft(link, signer)
     finally:

@@ -16,11 +16,7 @@ from adapt.shelf.shelf import DraftShelf
 from adapt.shelf.signature import Signed
 from edge_client.link.link import Link
 from opensled.core.errors import ModelError, Overloaded, ProtocolError, Unreachable
-from opensled.models.download import require_room
-
-CHUNK = 1 << 20  # bytes read at once
-ATTEMPTS = 5  # in a row without a byte
-PAUSE = 1.0  # seconds before the second attempt without a byte; twice as long before each other one
+from opensled.models.download import ATTEMPTS, CHUNK, PAUSE, require_room
 
 
 async def fetch_manifest(link: Link) -> Signed:

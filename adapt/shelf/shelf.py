@@ -24,9 +24,9 @@ from adapt.shelf.draft_manifest import DraftManifest, HandedFile, read_manifest
 from adapt.shelf.signature import Signed, Signer
 from opensled.core.errors import DraftRefused, NotFound, OpenSledError
 from opensled.core.files import read_kept, write_whole
+from opensled.models.hub import inspect_file
 
 MANIFEST, SIGNATURE = "manifest.json", "manifest.sig"
-CHUNK = 1 << 20  # bytes read at once
 DIGITS = 16  # of a serial in a folder's name, so that names sort like numbers
 
 
@@ -77,7 +77,7 @@ class DraftShelf:
         if not path.exists():
             every = ((kept, own) for kept in self.list_drafts() for own in kept.draft.files)
             known = (kept.path / own.name for kept, own in every if own.sha256 == file.sha256)
-            here = next((own for own in known if _sha256(own) == file.sha256), None)
+            here = next((own for own in known if _holds(own, file)), None)
             if here:
                 shutil.copyfile(here, path)
         return path
@@ -157,19 +157,14 @@ def _place(part: Path, path: Path) -> None:
 
 def _is_whole(kept: Kept) -> bool:
     """Whether its files are still those of the manifest."""
-    return all(_sha256(kept.path / file.name) == file.sha256 for file in kept.draft.files)
+    return all(_holds(kept.path / file.name, file) for file in kept.draft.files)
 
 
-def _sha256(path: Path) -> str:
-    """Of a file, hex; "" of one that cannot be read."""
-    digest = hashlib.sha256()
-    try:
-        with path.open("rb") as content:
-            while chunk := content.read(CHUNK):
-                digest.update(chunk)
-    except OSError:
-        return ""
-    return digest.hexdigest()
+def _holds(path: Path, file: HandedFile) -> bool:
+    """Whether `path` has the bytes of a file that a manifest names."""
+    with contextlib.suppress(OSError):
+        return inspect_file(path).sha256 == file.sha256
+    return False
 
 
 def current(root: Path) -> Path | None:

@@ -373,13 +373,4 @@ async def _first_target(
 
 def endpoint_of(config: DeviceConfig) -> Endpoint:
     """Where the server is, and this device's credentials. Raises UsageError or NotFound for a file it cannot use."""
-    found = endpoint_at(
-        config.server,
-        config.token_file,
-        config.tls,
-        config.tls_ca,
-        config.client_cert,
-        config.client_key,
-        config.tls_name,
-    )
-    return replace(found, fallback=config.fallback)
+    return replace(endpoint_at(config), fallback=config.fallback)

@@ -4,8 +4,9 @@ from dataclasses import replace
 from typing import TypeVar
 
 from edge_client.device.config import DeviceConfig, EdgeConfig
-from opensled.cli import config as layers
 from opensled.cli import paired
+from opensled.cli.config import options
+from opensled.cli.config_layers import merge_layers, resolve
 from opensled.cli.config_trust import require_trust
 
 Config = TypeVar("Config", bound=DeviceConfig)
@@ -19,12 +20,12 @@ def with_edge_section(config: Config, section: str) -> Config:
     """
     plain, own = type(config)(), paired.values({})
     given = {"server": config.server} if own and config.server != own["server"] else {}
-    edge = layers.resolve(EdgeConfig, "edge", given)
-    decided = layers.merge_layers(type(config), section, {}).from_folder
+    edge = resolve(EdgeConfig, "edge", given)
+    _, decided = merge_layers(type(config), section, {})
     kept = {name: value for name, value in decided.items() if getattr(config, name) == value}
-    require_trust(layers.options(type(config)), vars(edge), kept)
-    names = {item.name for item in layers.options(EdgeConfig)}
-    shared = [item.name for item in layers.options(type(config)) if item.name in names]
+    require_trust(options(type(config)), vars(edge), kept)
+    names = {item.name for item in options(EdgeConfig)}
+    shared = [item.name for item in options(type(config)) if item.name in names]
     base = {**vars(plain), **({} if given else own)}
     unset = [name for name in shared if getattr(config, name) == base[name] and name not in given]
     return replace(config, **{name: getattr(edge, name) for name in unset})

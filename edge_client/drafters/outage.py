@@ -28,11 +28,8 @@ Item = TypeVar("Item")
 class Outage:
     """What all drafters of one source know of its failures. Each outage is logged once, and so is its end."""
 
-    def __init__(
-        self, source: str, clock: Callable[[], float] = time.monotonic, wait_s: float | None = None
-    ) -> None:
-        """`source`: its name for people. `clock`: seconds. `wait_s`: in place of COLD_S."""
-        self._wait_s = COLD_S if wait_s is None else wait_s
+    def __init__(self, source: str, clock: Callable[[], float] = time.monotonic) -> None:
+        """`source`: its name for people. `clock`: seconds."""
         self._source, self._clock = source, clock
         self._lock = threading.Lock()
         self.total = 0  # failures so far
@@ -66,7 +63,7 @@ class Outage:
         """
         if self._is_starting:
             return
-        is_cold, until = self._is_cold, self._clock() + self._wait_s
+        is_cold, until = self._is_cold, self._clock() + COLD_S
         stream = open(LOAD_S if is_cold else first_s)
         has_begun = not is_cold
         try:

@@ -13,6 +13,7 @@ from typing import Any
 import grpc
 
 from edge_client.link.bearer import watched_token
+from edge_client.link.link_config import LinkConfig
 from edge_client.link.link_errors import explain
 from edge_client.link.link_presence import presence
 from edge_client.link.moves import destination
@@ -65,19 +66,17 @@ class Endpoint:
         return self.tokens.current() if self.tokens else self.token
 
 
-def endpoint_at(
-    server: str, token_file: str, tls: bool, tls_ca: str, tls_cert: str, tls_key: str, tls_name: str = ""
-) -> Endpoint:
-    """A server as options name it; files by path, "" = none. Raises UsageError or NotFound for one it cannot use."""
-    tokens = watched_token(token_file) if token_file else None
+def endpoint_at(config: LinkConfig) -> Endpoint:
+    """A server as options name it. Raises UsageError or NotFound for a file that cannot be used."""
+    tokens = watched_token(config.token_file) if config.token_file else None
     return Endpoint(
-        server=server,
+        server=config.server,
         token=tokens.latest if tokens else "",
         tokens=tokens,
-        tls=tls or bool(tls_ca or tls_cert),
-        tls_ca=Path(tls_ca) if tls_ca else None,
-        identity=read_identity(tls_cert, tls_key, CLIENT_FLAGS),
-        tls_name=tls_name,
+        tls=config.tls or bool(config.tls_ca or config.client_cert),
+        tls_ca=Path(config.tls_ca) if config.tls_ca else None,
+        identity=read_identity(config.client_cert, config.client_key, CLIENT_FLAGS),
+        tls_name=config.tls_name,
     )
 
 

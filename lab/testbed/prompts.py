@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
+from lab.training.heldout import heldout_path
 from opensled.core.messages import ChatMessage
-from opensled.models.store import heldout_path
 
 TARGET = "tiny"
 Chat = list[dict[str, str]]  # messages of {"role", "content"}

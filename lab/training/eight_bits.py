@@ -1,4 +1,4 @@
-"""The weights of a model as whole numbers of 8 bits: half the room of float16 (shipped_safetensors.py)."""
+"""The weights of a model as whole numbers of 8 bits: half the room of float16 (lab/shipped/safetensors_form.py)."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from opensled.models.shipped import write_recipe
-from opensled.models.shipped_safetensors import EIGHTS, SCALES, WeightsFile, eights, read_header
+from lab.shipped.recipes import write_recipe
+from lab.shipped.safetensors_form import EIGHTS, SCALES, WeightsFile, eights, read_header
 
 WEIGHTS, NUMBERS = "model.safetensors", "model.int8"
 

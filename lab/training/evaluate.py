@@ -17,8 +17,9 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.utils.logging import disable_progress_bar
 
+from lab.training.heldout import heldout_path
 from opensled.models.models_command import EvalConfig
-from opensled.models.store import heldout_path, model_path
+from opensled.models.store import model_path
 
 from .decoding import Choice, generate, greedy, noisy_draft, noisy_target, proposals
 from .family import DRAFT, HUB, TARGET

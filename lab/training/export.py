@@ -20,9 +20,9 @@ import onnx
 import torch
 from transformers import GenerationConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from opensled.models.shipped import write_recipe
-from opensled.models.shipped_gguf import first_number
-from opensled.models.shipped_safetensors import WeightsFile
+from lab.shipped.gguf_form import first_number
+from lab.shipped.recipes import write_recipe
+from lab.shipped.safetensors_form import WeightsFile
 
 from .export_gguf import write_gguf
 from .family import DRAFT, END_ID, Recipe

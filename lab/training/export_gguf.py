@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 from transformers import LlamaConfig
 
-from opensled.models.shipped_gguf import LAYER_TENSORS, interleave
+from lab.shipped.gguf_form import LAYER_TENSORS, interleave
 
 from .train_tokenizer import SPECIAL_TOKENS
 

@@ -55,3 +55,8 @@ def _from_record(record: dict[str, Any]) -> Item:
         return Item(task, record["prompt"], "", answer, chat=False)
     *history, last = ((turn["role"], turn["content"]) for turn in record["messages"])
     return Item(task, last[1], "", answer, history=tuple(history))
+
+
+def heldout_path() -> Path:
+    """Held-out tasks of this checkout, one JSON object per line."""
+    return Path(__file__).resolve().parents[2] / "models/heldout.jsonl"

@@ -40,7 +40,7 @@ def sample() -> str:
     shared = set.intersection(*({item.name for item in verbs[name]} for name in DEVICE_VERBS))
     parts = [HEAD, *_lines(item for item in verbs[DEVICE_VERBS[0]] if item.name in shared)]
     for name, found in verbs.items():
-        own = [item for item in found if item.metadata["apart"] or item.name not in shared]
+        own = [item for item in found if item.apart or item.name not in shared]
         for table in dict.fromkeys(item.table or name for item in own):
             parts += [f"\n[{table}]\n", *_lines(item for item in own if (item.table or name) == table)]
     return "".join(parts)
@@ -48,7 +48,7 @@ def sample() -> str:
 
 def _is_settable(item: Option) -> bool:
     """Whether a file may set it."""
-    return not (item.positional or item.metadata["typed"])
+    return not (item.positional or item.typed)
 
 
 def _verbs() -> tuple[str, ...]:

@@ -6,8 +6,9 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from opensled.cli.config import Option, dashed
 from opensled.core.errors import UsageError
 from opensled.core.files import decode_text
 from opensled.core.suggestion import did_you_mean, nearest
@@ -20,24 +21,6 @@ else:
 TABLES = ("limits",)  # of several verbs, besides the table of each verb
 
 
-class Keyed(Protocol):
-    """The part of `config.Option` that matters here."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def key(self) -> str: ...
-
-    @property
-    def table(self) -> str: ...
-
-    @property
-    def metadata(self) -> Mapping[str, Any]: ...
-
-    def check_value(self, value: Any, source: str) -> Any: ...
-
-
 @dataclass(frozen=True)
 class ConfigFile:
     """A file and the verb that reads it.
@@ -48,7 +31,7 @@ class ConfigFile:
 
     path: Path
     section: str
-    known: Mapping[str, Keyed]
+    known: Mapping[str, Option]
     sections: Collection[str]
     keys: Callable[[], Collection[str]] | None
 
@@ -75,7 +58,7 @@ class ConfigFile:
                 self._require_key(key)
             elif item.table:
                 raise UsageError(f"{self.path}: {_elsewhere(item)}")
-            elif not item.metadata["apart"]:
+            elif not item.apart:
                 values[item.name] = item.check_value(value, f"{self.path}: {key}")
         return values
 
@@ -95,7 +78,7 @@ class ConfigFile:
         hint = did_you_mean(key, map(dashed, self.keys())) or "; see opensled config init"
         raise UsageError(f"{self.path}: unknown key {key!r}{hint}")
 
-    def _table_of(self, item: Keyed) -> str:
+    def _table_of(self, item: Option) -> str:
         return item.table or self.section
 
     def _content(self, document: Mapping[str, Any], table: str) -> Iterator[tuple[str, Any]]:
@@ -119,18 +102,13 @@ class ConfigFile:
         return f"unknown key {key!r} in [{table}]{near or f'; see opensled {page}'}"
 
 
-def _elsewhere(item: Keyed) -> str:
+def _elsewhere(item: Option) -> str:
     return f"{item.key!r} belongs in [{item.table}]"
 
 
 def _name(key: str) -> str:
     """The field of a key."""
     return key.replace("-", "_")
-
-
-def dashed(name: str) -> str:
-    """The key of a field, as it is written in a file."""
-    return name.replace("_", "-")
 
 
 def read_file(path: Path) -> dict[str, Any]:

@@ -6,36 +6,21 @@ can bring its settings along. It could name a server of its author's, and the us
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from opensled.cli.config import Option
 from opensled.core.errors import UsageError
 from opensled.core.files import user_path
 
 
-class Described(Protocol):
-    """The part of `config.Option` that matters here."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def default(self) -> Any: ...
-
-    @property
-    def metadata(self) -> Mapping[str, Any]: ...
-
-    @property
-    def flag(self) -> str: ...
-
-
-def require_trust(known: Iterable[Described], trusted: Mapping[str, Any], decided: Mapping[str, Any]) -> None:
+def require_trust(known: Iterable[Option], trusted: Mapping[str, Any], decided: Mapping[str, Any]) -> None:
     """Raises UsageError where a secret of the user would go where the folder's file says, or where that file names a
     secret outside of its folder. A flag or a variable with the same value is consent.
 
     `trusted`: values of flags, environment and the user's own file; `decided`: those that the folder's file decides.
     """
     options = {item.name: item for item in known}
-    for secret in (item for item in options.values() if item.metadata["sent_to"]):
+    for secret in (item for item in options.values() if item.sent_to):
         if secret.name in decided:
             _require_inside(secret, str(decided[secret.name]))
         elif trusted.get(secret.name):
@@ -43,12 +28,12 @@ def require_trust(known: Iterable[Described], trusted: Mapping[str, Any], decide
 
 
 def _require_same_way(
-    secret: Described,
-    options: Mapping[str, Described],
+    secret: Option,
+    options: Mapping[str, Option],
     trusted: Mapping[str, Any],
     decided: Mapping[str, Any],
 ) -> None:
-    ways = [options[name] for name in secret.metadata["sent_to"] if name in decided]
+    ways = [options[name] for name in secret.sent_to if name in decided]
     changed = [
         item for item in ways if decided[item.name] not in (True, trusted.get(item.name, item.default))
     ]
@@ -60,12 +45,12 @@ def _require_same_way(
         )
 
 
-def _spell_flag(item: Described, value: Any) -> str:
+def _spell_flag(item: Option, value: Any) -> str:
     """As a flag; a switch that is turned on makes a way safer, and is not asked about."""
     return f"--no-{item.flag[2:]}" if value is False else f"{item.flag} {value or repr('')}"
 
 
-def _require_inside(secret: Described, path: str) -> None:
+def _require_inside(secret: Option, path: str) -> None:
     """A file elsewhere is the user's, also behind a link."""
     if path and not user_path(path).resolve().is_relative_to(Path.cwd().resolve()):
         raise UsageError(

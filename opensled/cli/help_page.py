@@ -57,8 +57,7 @@ def _flags(item: Option, everything: bool) -> str:
         return item.metavar
     if item.kind is bool:
         return ", ".join(item.flags) if everything or item.default else item.flag
-    choices = item.metadata["choices"]
-    return f"{item.flag} {'|'.join(choices) if choices else item.metavar}"
+    return f"{item.flag} {'|'.join(item.choices) or item.metavar}"
 
 
 def _facts(item: Option, everything: bool) -> str:

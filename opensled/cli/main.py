@@ -136,18 +136,19 @@ def overview(prefix: str) -> str:
 
 
 def _run_verb(name: str, argv: list[str]) -> int:
-    from opensled.cli import config
+    from opensled.cli.config import FOLDER_FILE
     from opensled.cli.config_file import TABLES
+    from opensled.cli.config_layers import merge_layers
     from opensled.process import logs
 
     kind, flags = CONFIGS.get(name), parse_flags(name, argv)
     sections = {verb.split()[0] for verb in VERBS} | set(TABLES)
-    found = config.merge_layers(kind, name.replace(" ", "."), flags, sections=sections, keys=_keys)
-    resolved = kind(**found.values)
+    values, from_folder = merge_layers(kind, name.replace(" ", "."), flags, sections=sections, keys=_keys)
+    resolved = kind(**values)
     logs.configure(getattr(resolved, "log_level", "warning"), getattr(resolved, "log_json", False))
     _tell_unknown_variables(kind)
-    if found.from_folder:
-        logs.announce(f"{config.FOLDER_FILE} of this folder sets {', '.join(sorted(found.from_folder))}")
+    if from_folder:
+        logs.announce(f"{FOLDER_FILE} of this folder sets {', '.join(sorted(from_folder))}")
     command: Callable[[Any], int] = RUNS.get(name)
     if not getattr(resolved, "log_json", False):
         return command(resolved)
@@ -176,7 +177,8 @@ def parse_flags(name: str, argv: list[str]) -> dict[str, Any]:
     """The given flags of a verb, by field name; raises UsageError."""
     from opensled.cli import config
 
-    return vars(_parser(name, config.options(CONFIGS.get(name))).parse_args(argv))
+    found = vars(_parser(name, config.options(CONFIGS.get(name))).parse_args(argv))
+    return {key: "\n".join(value) if isinstance(value, list) else value for key, value in found.items()}
 
 
 def _keys() -> list[str]:
@@ -264,20 +266,6 @@ def _parser(name: str, options: list[Any]) -> _Parser:
     return parser
 
 
-class _OneMoreLine(argparse.Action):
-    """Of a flag that may be given several times."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        _: str | None = None,
-    ) -> None:
-        before = getattr(namespace, self.dest, "")
-        setattr(namespace, self.dest, f"{before}\n{values}".strip())
-
-
 class _Once(argparse.Action):
     """Of a value that may stand with its flag or without it; tells the parser of two that differ."""
 
@@ -339,7 +327,7 @@ def _add(parser: _Parser, item: Any) -> None:
     elif item.kind is bool:
         parser.add_argument(item.flag, action=argparse.BooleanOptionalAction)
     else:
-        kind: Any = _OneMoreLine if item.several else _Once if item.bare else "store"
+        kind: Any = "append" if item.several else _Once if item.bare else "store"
         parser.add_argument(
             item.flag, action=kind, type=lambda text: item.parse(text, item.flag), metavar=item.metavar
         )

@@ -11,13 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from opensled.cli.config import config_folder
 from opensled.core.errors import UsageError
 
 
 def paired_folder() -> Path | None:
     """None with OPENSLED_NO_CONFIG set."""
-    from opensled.cli.config import config_folder
-
     folder = config_folder()
     return folder and folder / "paired"
 

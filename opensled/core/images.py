@@ -110,12 +110,11 @@ def _each_position(ids: Sequence[int], facts: ImageFacts) -> Iterator[int]:
         yield from [token] * (facts.rows if token == facts.token_id else 1)
 
 
-def require_none(images: Sequence[Image], field: str = "images") -> None:
-    """Raises Unsupported for `field` and a picture where the target reads text alone."""
+def require_none(images: Sequence[Image]) -> None:
+    """Raises Unsupported for a picture where the target reads text alone."""
     if images:
         raise Unsupported(
-            "this target reads text only, no images; use a server with a vision-language model",
-            field,
+            "this target reads text only, no images; use a server with a vision-language model", "images"
         )
 
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -126,9 +125,3 @@ FORMS: dict[str, Callable[[np.ndarray], bytes]] = {
     "scales": lambda values: quantize(values)[1].astype("<f4").tobytes(),
 }
 ROTATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {"cosines": np.cos, "sines": np.sin}
-
-
-def plan_of(pieces: Sequence[GraphPiece], model: dict[str, Any]) -> str:
-    """The text of the file `PLAN`; `model` is that of genai_config.json."""
-    found = [{"offset": p.offset, "bytes": p.bytes, "form": p.form, "tensors": p.tensors} for p in pieces]
-    return json.dumps({"model": model, "pieces": found}, indent=1) + "\n"

@@ -80,11 +80,9 @@ def _folder_here(repository: str) -> Path:
     https://huggingface.co/docs/huggingface_hub/guides/manage-cache"""
     own = pulled_folder(repository)
     home = os.environ.get("HF_HUB_CACHE") or f"{os.environ.get('HF_HOME') or '~/.cache/huggingface'}/hub"
-    theirs = user_path(home) / f"models--{repository.replace('/', '--')}"
-    if not own.is_dir() and (latest := theirs / "refs/main").is_file():
-        snapshot = theirs / "snapshots" / latest.read_text().strip()
-        return snapshot if [*snapshot.glob("*.safetensors"), *snapshot.rglob("*.gguf")] else own
-    return own
+    theirs = _snapshot(user_path(home) / f"models--{repository.replace('/', '--')}")
+    is_whole = not own.is_dir() and any((*theirs.glob("*.safetensors"), *theirs.rglob("*.gguf")))
+    return theirs if is_whole else own
 
 
 def pulled_path(name: HubName) -> Path | None:
@@ -155,7 +153,6 @@ def model_files(name_or_path: str) -> list[Path]:
     path, name = model_path(name_or_path), hub_name(name_or_path)
     if path.is_file():
         return (name and _pulled_files(name)) or [path]
-    _make_shipped(path, "*")
     return [item for item in sorted(path.rglob("*")) if item.is_file() and not item.name.startswith(".")]
 
 
@@ -188,7 +185,7 @@ def model_path(name_or_path: str, must_have: str | None = None) -> Path:
 
 def _place(name_or_path: str) -> Path:
     if name_or_path in _bundled_names():
-        return _whole(bundled_folder() / name_or_path)
+        return bundled_folder() / name_or_path
     fetched = fetched_folder(name_or_path)
     if name_or_path in FETCHABLE.keys() | ASSEMBLED.keys() and fetched.is_dir():
         return fetched
@@ -198,30 +195,13 @@ def _place(name_or_path: str) -> Path:
     name = hub_name(name_or_path)
     if name:
         return pulled_path(name) or path
-    return _whole(path)
+    return _snapshot(path)
 
 
-def _whole(path: Path) -> Path:
-    """The same path: a file that was asked for is made, of a folder its weights are. Of a model in the cache of the
-    hub's own tools it is the latest snapshot."""
-    if path.is_dir() and (latest := path / "refs/main").is_file():
-        path = path / "snapshots" / latest.read_text().strip()
-    if path.is_dir():
-        _make_shipped(path, "*.safetensors")
-    else:
-        _make_shipped(path.parent, path.name)
-    return path
-
-
-def _make_shipped(folder: Path, pattern: str) -> None:
-    """Make the files of a shipped model that are asked for, where only what they are made of is shipped."""
-    if not any(folder.glob("*.recipe.json")) or folder.resolve().parent != bundled_folder().resolve():
-        return
-    from opensled.models.shipped import make, recipes_in  # with numpy, which most commands do without
-
-    for recipe in recipes_in(folder):
-        if recipe.path.match(pattern):
-            make(recipe)
+def _snapshot(path: Path) -> Path:
+    """The same path; of a model in the cache of the hub's own tools its latest snapshot."""
+    latest = path / "refs/main"
+    return path / "snapshots" / latest.read_text().strip() if latest.is_file() else path
 
 
 def hub_name(name: str) -> HubName | None:
@@ -268,8 +248,6 @@ def has_file(name_or_path: str, pattern: str) -> bool:
 
 
 def _files(path: Path, pattern: str) -> list[Path]:
-    if path.is_dir():
-        _make_shipped(path, pattern)
     if path.is_file() and pattern == "*.gguf" and begins_as_gguf(path):
         return [path]
     candidates = [path] if path.is_file() else sorted(path.iterdir())
@@ -305,17 +283,6 @@ def _names() -> str:
 def _here() -> str:
     others = "ORG/REPO[:QUANT] of Hugging Face or a path (see: opensled models list)"
     return f"models here: {_names()}; give one of these, {others}"
-
-
-def heldout_path() -> Path:
-    """The held-out tasks, one JSON object per line; a checkout has them, no package."""
-    path = bundled_folder() / "heldout.jsonl"
-    if not path.is_file():
-        raise NotFound(
-            f"{path} is missing; it comes with a checkout of OpenSLED: get it again (git checkout -- models)",
-            "heldout",
-        )
-    return path
 
 
 def is_hub_id(name: str) -> bool:

@@ -56,7 +56,7 @@ def prepare(address: str = "", environ: MutableMapping[str, str] = os.environ) -
         environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 
 
-def require_token(address: str, environ: Mapping[str, str] = os.environ) -> None:
+def require_token(address: str) -> None:
     """Refuse to join the cluster at `address` if it needs no token, or a different one.
 
     Raises UsageError, Unauthorized or Unreachable.
@@ -68,14 +68,14 @@ def require_token(address: str, environ: Mapping[str, str] = os.environ) -> None
             f"no Ray cluster answers at {address}: {error}; is `ray start --head` running there?"
         ) from error
     stranger = {"RAY_AUTH_TOKEN": secrets.token_hex(32)}
-    if _answers(address, {**environ, **stranger}):
+    if _answers(address, {**os.environ, **stranger}):
         raise UsageError(
             f"the Ray cluster at {address} requires no token; start it with RAY_AUTH_MODE=token "
             "(docs/cluster.md)"
         )
-    default = user_path(environ.get("HOME", "~")) / ".ray/auth_token"
-    known = any(environ.get(name) for name in _TOKENS) or default.is_file()
-    if not known or not _answers(address, environ):
+    default = user_path(os.environ.get("HOME", "~")) / ".ray/auth_token"
+    known = any(os.environ.get(name) for name in _TOKENS) or default.is_file()
+    if not known or not _answers(address, os.environ):
         raise Unauthorized(
             f"the Ray cluster at {address} requires its token; copy the one it was started with to {default}, or name "
             "its file in RAY_AUTH_TOKEN_PATH"

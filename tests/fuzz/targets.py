@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from edge_client.link import tokenizer_cache
-from opensled.cli import config
+from opensled.cli import config_layers
 from opensled.core.errors import OpenSledError
 from opensled.core.images import FORMATS, MAX_PIXELS, MAX_SIDE
 from opensled.core.messages import Guide
@@ -242,7 +242,7 @@ def config_file(data: bytes) -> None:
     """A configuration file."""
     _scratch().write_bytes(data)
     with contextlib.suppress(OpenSledError):
-        config.resolve(ServeConfig, "serve", {}, {}, [_scratch()])
+        config_layers.resolve(ServeConfig, "serve", {}, {}, [_scratch()])
 
 
 def image(data: bytes) -> None:

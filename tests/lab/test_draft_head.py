@@ -27,11 +27,11 @@ from lab.testbed.emulation.draft_head import (
 )
 from lab.testbed.emulation.step_law import StepLaw, StepPiece
 from lab.training.heads import config as training
+from lab.training.heads.pupil import default_taps
 from opensled.core.errors import UsageError
 from verify_server.drafting.heads import HEADS
 from verify_server.drafting.heads import context as head_context
 from verify_server.drafting.heads.base import DraftHead, HeadShape
-from verify_server.drafting.heads.specformer import default_taps
 from verify_server.options.registries import SERVER_DRAFTERS
 
 TINY = TargetShape(

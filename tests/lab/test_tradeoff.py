@@ -23,7 +23,7 @@ from lab.testbed.planner.setting import assumed, of_fleet
 from lab.testbed.planner.token_cost import Cost, PlanPrices, cost_of
 from lab.testbed.planner.tradeoff import FINE, OperatingPoint, TradeOff, best_point, trade_off
 from lab.testbed.planner.tradeoff_simulated import simulated_point
-from opensled.cli import config
+from opensled.cli import config_layers
 from opensled.cli.main import main
 from opensled.core.errors import UsageError
 from tests.lab.test_plan import perfect_traces
@@ -119,7 +119,7 @@ def test_the_envelope_has_the_cheapest_draft_length_of_each_pace(curve: TradeOff
 def test_a_price_is_a_finite_number(name: str, price: str) -> None:
     """An infinite one would make all plans worth the same."""
     with pytest.raises(UsageError, match=f"OPENSLED_{name}: "):
-        config.resolve(PlanConfig, "plan", {}, {f"OPENSLED_{name}": price}, [])
+        config_layers.resolve(PlanConfig, "plan", {}, {f"OPENSLED_{name}": price}, [])
 
 
 # -- the command --------------------------------------------------------------------------------------------

@@ -6,7 +6,8 @@ import random
 import numpy as np
 import pytest
 
-from opensled.models.store import heldout_path, model_file, model_path
+from lab.training.heldout import heldout_path
+from opensled.models.store import model_file, model_path
 from relay.config import RelayConfig
 
 torch = pytest.importorskip("torch")

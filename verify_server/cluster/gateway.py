@@ -35,7 +35,7 @@ from verify_server.access.signing import TOKEN_SECONDS, UNBEGUN, GatewayCredenti
 from verify_server.cluster.replica_links import LinkClosed, ReplicaLinks, calling
 from verify_server.cluster.replica_router import ReplicaRouter
 from verify_server.front import service
-from verify_server.front.hand_out import SILENT_S, HandOut, NoHandOut
+from verify_server.front.hand_out import SILENT_S, HandOut, hand_out_nothing
 from verify_server.front.session_stream import failure_of
 from verify_server.options.serve_config import ServeConfig
 from verify_server.start.command import client_limits
@@ -171,7 +171,7 @@ class Gateway:
 
     async def _draft(self, requests: Any, context: Any) -> None:
         client = await self._client(context)
-        await run_stream(self.clients, client, context, SILENT_S, self._drafts.serve)
+        await run_stream(self.clients, client, context, SILENT_S, self._drafts)
 
     async def _serve(self, stream: ByteStream) -> None:
         try:
@@ -321,7 +321,7 @@ async def start(
     tenants: Tenants,
     tls: Tls | None,
     key: bytes,
-    hand_out: MakeHandOut = lambda met: NoHandOut(),
+    hand_out: MakeHandOut = lambda met: hand_out_nothing,
 ) -> GatewayServer:
     """Listen at the address of `config` for the replicas of `directory`, which share `key`.
 

@@ -27,12 +27,9 @@ class ReplicaRouter:
         serving: Callable[[], Sequence[Heartbeat]],
         signer: TokenSigner,
         prefix_key: bytes,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`serving`: the replicas that can be reached now; `prefix_key`: the secret behind their prefix keys; `clock`:
-        of their heartbeats, in seconds."""
-        self._serving, self._signer, self._clock = serving, signer, clock
-        self._prefix_key = prefix_key
+        """`serving`: the replicas that can be reached now; `prefix_key`: the secret behind their prefix keys."""
+        self._serving, self._signer, self._prefix_key = serving, signer, prefix_key
         self._recent: deque[Placement] = deque()
         self._pieces: OrderedDict[bytes, str] = (
             OrderedDict()
@@ -50,7 +47,7 @@ class ReplicaRouter:
         keys = self._keys(message, tenant, size)
         length = length_of(message.prompt) + len(message.committed)
         request = PlacementRequest(length, keys, home, message.model_id, message.fingerprint)
-        now = self._clock()
+        now = time.monotonic()  # as of the heartbeats
         self._forget(now)
         chosen = choose([self._knowing(beat, keys) for beat in reachable], request, now, self._recent)
         if chosen is None:

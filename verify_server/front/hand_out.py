@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Awaitable, Callable
 
 from opensled.core.errors import NotFound
 from opensled.wire import draft_codec
@@ -10,22 +10,13 @@ from verify_server.access.byte_stream import ByteStream
 from verify_server.front.session_stream import failure_of
 
 SILENT_S = 30.0  # for which a device may read nothing
+HandOut = Callable[[ByteStream], Awaitable[None]]  # serves one call of GetDraft to its end
 
 
-class HandOut(Protocol):
-    """Hands out drafts to devices."""
-
-    async def serve(self, stream: ByteStream) -> None:
-        """Serve one call of GetDraft to its end."""
-
-
-class NoHandOut(HandOut):
-    """Hands out nothing."""
-
-    async def serve(self, stream: ByteStream) -> None:
-        """Refuse, whatever is asked."""
-        await stream.read()
-        refusal = NotFound(
-            "this server hands out no drafts; ask its operator to add --drafts to opensled serve", "draft"
-        )
-        await stream.write(draft_codec.failure_bytes(failure_of(refusal)))
+async def hand_out_nothing(stream: ByteStream) -> None:
+    """Refuse, whatever is asked."""
+    await stream.read()
+    refusal = NotFound(
+        "this server hands out no drafts; ask its operator to add --drafts to opensled serve", "draft"
+    )
+    await stream.write(draft_codec.failure_bytes(failure_of(refusal)))

@@ -23,12 +23,10 @@ from verify_server.access.client_limits import ClientLimits
 from verify_server.access.clients import Client, Clients
 from verify_server.access.security import Tenants, Tls
 from verify_server.admission.session_manager import SessionManager
-from verify_server.front.hand_out import SILENT_S, HandOut, NoHandOut
+from verify_server.front.hand_out import SILENT_S, HandOut, hand_out_nothing
 from verify_server.front.session_stream import Ending, serve_stream
 from verify_server.front.stream_record import StreamRecord, is_fronted
 from verify_server.round.loaded_model import TextCodec
-
-log = logging.getLogger(__name__)
 
 # Devices ping every 20 s to find dead links; gRPC's default answers that with GOAWAY too_many_pings. Times in ms.
 _OPTIONS = [
@@ -77,7 +75,7 @@ class VerifyService:
         text: TextCodec,
         tenants: Tenants,
         limits: ClientLimits = ClientLimits(),
-        drafts: HandOut = NoHandOut(),
+        drafts: HandOut = hand_out_nothing,
     ) -> None:
         """`drafts`: answers calls of `GetDraft`."""
         self._manager, self.tenants, self.info = manager, tenants, info
@@ -102,7 +100,7 @@ class VerifyService:
         await run_stream(self.clients, client, context, linger, serve)
 
     async def GetDraft(self, requests: Any, context: Any) -> None:
-        await run_stream(self.clients, await self._client(context), context, SILENT_S, self._drafts.serve)
+        await run_stream(self.clients, await self._client(context), context, SILENT_S, self._drafts)
 
     async def _serve_device(self, stream: ByteStream) -> None:
         """One that counts; an HTTP API counts its own answers."""

@@ -57,7 +57,7 @@ class LimitsConfig:
         low=1,
     )
     shared_address: bool = limit(
-        False, "do not limit clients by address, since they all connect through a proxy", metavar=None
+        False, "do not limit clients by address, since they all connect through a proxy", metavar=""
     )
     max_draft: int = limit(
         16, "maximum length of a draft chain, in tokens", low=1, group="limits of each draft"

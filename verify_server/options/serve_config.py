@@ -13,9 +13,8 @@ from scheduler import POLICIES
 from scheduler.cluster.ray_guard import networks
 from verify_server.options.access_config import AccessConfig
 from verify_server.options.adapt_config import AdaptConfig
-from verify_server.options.gpu_config import GpuConfig
 from verify_server.options.limits_config import LimitsConfig
-from verify_server.options.registries import ENGINES, SERVER_DRAFTERS
+from verify_server.options.registries import ATTENTION, ENGINES, GRAPHS, SERVER_DRAFTERS
 from verify_server.rules import RULES
 
 MAX_NAME = 128  # characters of a further name; chosen
@@ -41,7 +40,7 @@ def require_rules(listed: str) -> None:
 
 
 @dataclass(frozen=True)
-class ServeConfig(LimitsConfig, GpuConfig, AdaptConfig, AccessConfig):
+class ServeConfig(LimitsConfig, AdaptConfig, AccessConfig):
     """One verification server."""
 
     model: str = option(
@@ -297,6 +296,21 @@ class ServeConfig(LimitsConfig, GpuConfig, AdaptConfig, AccessConfig):
     )
     proxy: bool = option(
         False, "route all streams through the gateway, for devices that cannot reach the replicas"
+    )
+
+    attention: str = option(
+        "auto",
+        "attention kernel of engine torch: sdpa (torch's own) or triton (for GPUs; reads the paged KV cache in place); "
+        "auto: the faster one that passes its test at load",
+        choices=ATTENTION,
+        group="GPU kernels",
+        file_only=True,
+    )
+    graphs: str = option(
+        "auto",
+        "run small steps as CUDA graphs; auto: on a GPU with attention triton",
+        choices=GRAPHS,
+        file_only=True,
     )
 
     @property

@@ -70,25 +70,6 @@ def features(states: Array, entropies: Array, probs: Array, weights: Mapping[str
     return np.concatenate([states / norms @ weights["state"], facts @ weights["facts"]], axis=1)
 
 
-def save(classifier: PivotClassifier, folder: Path) -> None:
-    """Write both files; each is there as a whole or not at all."""
-    folder.mkdir(parents=True, exist_ok=True)
-    part = folder / "pivots.part"
-    with part.open("wb") as file:
-        np.savez(file, allow_pickle=False, **{name: classifier.weights[name] for name in WEIGHT_NAMES})
-    part.replace(folder / WEIGHTS)
-    about = {
-        "format": FORMAT,
-        "layer": classifier.layer,
-        "target": classifier.target,
-        "vocabulary": classifier.vocabulary,
-        "sigma": classifier.sigma,
-        "training": dict(classifier.training),
-    }
-    part.write_text(json.dumps(about, indent=2) + "\n")
-    part.replace(folder / ABOUT)
-
-
 def load(folder: Path) -> PivotClassifier:
     """Raises NotFound and UnsupportedModel."""
     about, weights = _about(folder), _weights(folder)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-import logging
 import signal
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -60,8 +59,6 @@ from verify_server.round.machine import StepMachine
 from verify_server.start.start_ports import Ports, scraping, taken_ports, while_loading
 from verify_server.start.startup import announce_lacking, tell_ready
 from verify_server.text.grammar_compiler import can_guide
-
-log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 

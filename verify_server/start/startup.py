@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from opensled.cli.config import options
 from opensled.net.address import host_port, is_loopback, join_host_port
 from opensled.process.logs import announce, tell
 from opensled.process.registry import remedy
@@ -12,7 +11,7 @@ from verify_server.engine.base import EngineInfo
 from verify_server.options.serve_config import ServeConfig
 from verify_server.round.loaded_model import LoadedModel
 
-DEFAULT_ADDRESS = next(item.default for item in options(ServeConfig) if item.name == "listen")
+DEFAULT_ADDRESS = ServeConfig.listen
 
 # Module -> what a server does not do without it.
 OPTIONAL = {

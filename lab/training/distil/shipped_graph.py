@@ -13,7 +13,7 @@ import onnx
 from transformers import LlamaForCausalLM
 
 from lab.training.export import run_builder
-from opensled.models.onnx_assembly import DATA, GRAPH, PLAN, GraphPiece, plan_of
+from opensled.models.onnx_assembly import DATA, GRAPH, PLAN, GraphPiece
 
 PRECISION = "int4"  # in blocks of 32, rounded without data
 # Parts of the builder's names -> tensors of the GGUF file.
@@ -42,7 +42,11 @@ def write_graph(draft: LlamaForCausalLM, tokenizer_json: bytes, folder: Path) ->
         if tensor.external_data
     ]
     onnx.save(graph, folder / GRAPH)
-    (folder / PLAN).write_text(plan_of(sorted(pieces, key=lambda piece: piece.offset), model))
+    found = [
+        {"offset": each.offset, "bytes": each.bytes, "form": each.form, "tensors": each.tensors}
+        for each in sorted(pieces, key=lambda piece: piece.offset)
+    ]
+    (folder / PLAN).write_text(json.dumps({"model": model, "pieces": found}, indent=1) + "\n")
 
 
 def _built(network: LlamaForCausalLM, tokenizer_json: bytes, scratch: Path) -> Path:

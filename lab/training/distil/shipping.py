@@ -15,9 +15,8 @@ from lab.training.distil.shipped_graph import write_graph
 from lab.training.distil.shipped_layers import write_layers
 from lab.training.distil.target_model import load_target
 from opensled.models.draft_assembly import assemble_gguf
-from opensled.models.draft_pull import LAYERS
+from opensled.models.draft_pull import LAYERS, pack, unpack
 from opensled.models.onnx_assembly import GRAPH, PLAN, assemble_onnx
-from opensled.models.packed_gguf import pack, unpack
 from verify_server.text.gguf_text import GgufText
 
 NAME = "smollm2-draft"

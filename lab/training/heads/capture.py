@@ -20,11 +20,11 @@ from transformers import LlamaForCausalLM
 from lab.training.distil.self_prompts import Script
 from lab.training.distil.self_text import GIVEN, SelfTextWriter, Text
 from lab.training.distil.target_model import load_target, working_dtype
+from lab.training.heads.pupil import default_taps
 from lab.training.heads.windows import TOP, Shard, Window, save_shard, shards, written
 from opensled.core.errors import UnsupportedModel
 from opensled.models.store import model_file
 from verify_server.drafting.heads.context import WINDOW
-from verify_server.drafting.heads.specformer import default_taps
 from verify_server.text.gguf_text import GgufText
 
 SHARD_ROWS = 16_384  # 75 MB of four taps of 576

@@ -14,12 +14,13 @@ from lab.training.heads.batches import tapped_windows
 from lab.training.heads.capture import Source, capture, load_source, writer_of
 from lab.training.heads.config import TrainHeadConfig
 from lab.training.heads.draft_vocabulary import draft_ids
+from lab.training.heads.head_writer import save
 from lab.training.heads.heldout import tokens_per_step
 from lab.training.heads.pupil import Pupil, new_pupil
 from lab.training.heads.scripts import LENGTH, Asker
 from lab.training.heads.trainer import Plan, Trainer
 from lab.training.heads.windows import Window
-from verify_server.drafting.heads.head_file import HeadFile, config_digest, load, save
+from verify_server.drafting.heads.head_file import HeadFile, config_digest, load
 
 SEED = 29
 TEXTS, HELDOUT = "texts", "heldout"  # folders of shards

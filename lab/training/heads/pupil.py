@@ -19,9 +19,7 @@ from verify_server.drafting.heads import HEADS
 from verify_server.drafting.heads.base import DraftHead, HeadShape
 from verify_server.drafting.heads.beam import CANDIDATES, WIDTH, likeliest_tree
 from verify_server.drafting.heads.collapse import ROOT, Trie, best_chain, best_trie, rank
-from verify_server.drafting.heads.ctc import BLANK_KIND
-from verify_server.drafting.heads.markov import greedy_chain
-from verify_server.drafting.heads.specformer import default_taps
+from verify_server.drafting.heads.markov import MarkovBias
 from verify_server.drafting.heads.target_parts import TargetParts
 
 NODES = 16  # of a tree
@@ -93,7 +91,7 @@ def _chain(ids: Sequence[int]) -> Trie:
 
 
 def has_blank(head: DraftHead) -> bool:
-    return head.shape.kind == BLANK_KIND
+    return head.shape.kind == "ctc"
 
 
 def new_pupil(
@@ -128,3 +126,19 @@ def shape_of(
         rope_theta=config.rope_parameters["rope_theta"],
         markov=markov,
     )
+
+
+def default_taps(layers: int) -> tuple[int, ...]:
+    """The paper's: the embedding, the middle, the last layer's input, and what leaves the final norm."""
+    return 0, layers // 2, layers - 1, layers
+
+
+def greedy_chain(logits: Tensor, previous: Tensor, bias: MarkovBias | None) -> Tensor:
+    """The likeliest draft [B, length] of `logits` [B, length, V] after the tokens `previous` [B], one by one."""
+    if bias is None:
+        return logits.argmax(-1)
+    chain = []
+    for place in range(logits.shape[1]):
+        previous = (logits[:, place] + bias(previous)).argmax(-1)
+        chain.append(previous)
+    return torch.stack(chain, dim=1)

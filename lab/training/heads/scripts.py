@@ -21,12 +21,11 @@ from lab.training.distil.self_prompts import (
     draw,
 )
 from lab.training.family import FAMILY
-from lab.training.heldout import read_heldout
+from lab.training.heldout import heldout_path, read_heldout
 from lab.training.item import Item, split_of
 from lab.training.tasks import TASKS
 from opensled.core.errors import NotFound
 from opensled.core.messages import ChatMessage
-from opensled.models.store import heldout_path
 from verify_server.text.gguf_text import GgufText
 
 LENGTH = 960  # tokens of a text, at most; longer ones are not written

@@ -17,9 +17,10 @@ import torch
 from lab.training.heads.capture import Source, load_source
 from lab.training.heads.command import HELDOUT, heldout_windows, write_texts
 from lab.training.heads.config import TrainHeadConfig
+from lab.training.heads.head_writer import save
 from lab.training.heads.heldout import tokens_per_step
 from lab.training.heads.pupil import Pupil, new_pupil
-from verify_server.drafting.heads.head_file import HeadFile, load, save
+from verify_server.drafting.heads.head_file import HeadFile, load
 
 BITS = 4
 

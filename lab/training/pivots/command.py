@@ -11,13 +11,14 @@ from lab.training.heads.capture import Source, load_source
 from lab.training.pivots import labels as labelled
 from lab.training.pivots.config import LOOSE, TrainPivotsConfig
 from lab.training.pivots.drafts import GgufDrafts
+from lab.training.pivots.pivot_writer import save
 from lab.training.pivots.questions import Question, Questioner, tasks_of
 from lab.training.pivots.rollouts import TargetWriter
 from lab.training.pivots.trainer import train
 from lab.training.pivots.walk import ALPHA, MIN_SOLVED, Labeller, Walked
 from opensled.core.errors import UsageError
 from verify_server.rules.pad import FLOOR
-from verify_server.rules.pivots import PivotClassifier, save
+from verify_server.rules.pivots import PivotClassifier
 
 SHARD_S = 60.0  # of work that a stopped run loses
 SEEDS = 1_000_000  # between the rollouts of two tasks

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import LlavaForConditionalGeneration, PreTrainedTokenizerFast
 
-from opensled.models.store import heldout_path
+from lab.training.heldout import heldout_path
 
 from ..family import END_ID
 from ..heldout import read_heldout

@@ -21,9 +21,9 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from opensled.models.shipped import write_recipe
-from opensled.models.shipped_gguf import first_number
-from opensled.models.shipped_safetensors import WeightsFile
+from lab.shipped.gguf_form import first_number
+from lab.shipped.recipes import write_recipe
+from lab.shipped.safetensors_form import WeightsFile
 from verify_server.drafting.exits.exit_file import ALONE, WEIGHTS, ExitFile
 from verify_server.drafting.exits.exit_file import load as load_exit
 from verify_server.drafting.heads.head_file import config_digest

@@ -8,10 +8,9 @@ from typing import Any
 from opensled.core.errors import UnsupportedModel, UsageError, VocabularyMismatch
 from opensled.models.store import is_name, model_path
 from scheduler.estimates import GUESS, Forecast
-from verify_server.drafting.exits.exit_drafter import ExitDrafter, ExitEngine
+from verify_server.drafting.exits.exit_drafter import ExitDrafter, ExitEngine, ExitStates
 from verify_server.drafting.exits.exit_file import ExitFile, load
 from verify_server.drafting.exits.exit_network import exit_network, imitation_of
-from verify_server.drafting.exits.exit_states import ExitStates
 from verify_server.drafting.heads.head_file import config_digest
 from verify_server.engine.torch.onednn_linear import reorder
 from verify_server.engine.torch.tap import places_of

@@ -15,8 +15,6 @@ from verify_server.drafting.heads.base import Attention, Context, DraftHead, Hea
 from verify_server.drafting.heads.layers import KeysValues, Queries, RmsNorm, SwiGlu, rotate
 from verify_server.drafting.heads.markov import SPREAD
 
-BLANK_KIND = "ctc"
-
 
 class CtcHead(DraftHead):
     """`shape.length` frames. Raises UnsupportedModel for a bias between neighbours."""

@@ -41,14 +41,3 @@ class MarkovBias(nn.Module):
 
 def markov_of(vocabulary: int, rank: int) -> MarkovBias | None:
     return MarkovBias(vocabulary, rank) if rank else None
-
-
-def greedy_chain(logits: Tensor, previous: Tensor, bias: MarkovBias | None) -> Tensor:
-    """The likeliest draft [B, length] of `logits` [B, length, V] after the tokens `previous` [B], one by one."""
-    if bias is None:
-        return logits.argmax(-1)
-    chain = []
-    for place in range(logits.shape[1]):
-        previous = (logits[:, place] + bias(previous)).argmax(-1)
-        chain.append(previous)
-    return torch.stack(chain, dim=1)

@@ -22,11 +22,6 @@ from verify_server.drafting.heads.layers import (
 from verify_server.drafting.heads.markov import markov_of
 
 
-def default_taps(layers: int) -> tuple[int, ...]:
-    """The paper's: the embedding, the middle, the last layer's input, and what leaves the final norm."""
-    return 0, layers // 2, layers - 1, layers
-
-
 class SpecFormerHead(DraftHead):
     """Output i of a draft stands for the token i + 2 after its row; the one between was decided by the target."""
 

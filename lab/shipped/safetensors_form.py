@@ -27,10 +27,7 @@ class WeightsFile(NamedTuple):
 
 
 class TensorFile:
-    """Its tensors: 8 bytes for the length of a JSON object that lists them, it, their numbers.
-
-    Raises OSError, ValueError, KeyError, TypeError, AttributeError and struct.error.
-    """
+    """Its tensors: 8 bytes for the length of a JSON object that lists them, it, their numbers."""
 
     def __init__(self, path: Path, prefix: str) -> None:
         self._content, self._prefix = path.read_bytes(), prefix
@@ -53,13 +50,13 @@ class TensorFile:
 
 
 def read_header(content: bytes) -> tuple[dict[str, Any], int]:
-    """What a file says of its tensors, and the byte that their numbers begin at. Raises ValueError and struct.error."""
+    """What a file says of its tensors, and the byte that their numbers begin at."""
     (length,) = struct.unpack("<Q", content[:8])
     return json.loads(content[8 : 8 + length]), 8 + length
 
 
 def join(path: Path, folder: Path, sources: Sequence[WeightsFile]) -> bytes:
-    """The whole file, of its head in `path` and one source. Raises as `TensorFile` does."""
+    """The whole file, of its head in `path` and one source."""
     content = path.read_bytes()
     [source] = sources
     weights = TensorFile(folder / source.file, source.prefix)

@@ -1,4 +1,4 @@
-"""The GGUF form of a model that is shipped as safetensors (shipped.py): the same numbers in another order.
+"""The GGUF form of a model that is shipped as safetensors: the same numbers in another order.
 
 Its head has the keys, the tokenizer and the list of tensors; each tensor is computed from what safetensors hold.
 """
@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
+from lab.shipped.safetensors_form import EIGHTS, TensorFile, WeightsFile, eights
 from opensled.models.draft_assembly import tensor_bytes
 from opensled.models.gguf_file import Head, TensorInfo, read_head
-from opensled.models.shipped_safetensors import EIGHTS, TensorFile, WeightsFile, eights
 
 # Parts of a Llama's layer: their names in safetensors -> in GGUF.
 LAYER_TENSORS = {
@@ -37,10 +37,7 @@ def first_number(path: Path) -> int:
 
 
 def join(path: Path, folder: Path, sources: Sequence[WeightsFile]) -> bytes:
-    """The whole file, of its head in `path`.
-
-    Raises OSError, UnsupportedModel, ValueError, KeyError, TypeError, AttributeError and struct.error.
-    """
+    """The whole file, of its head in `path`. Raises ValueError for tensors that do not fit."""
     content, head = bytearray(path.read_bytes()), read_head(path)
     weights = [TensorFile(folder / source.file, source.prefix) for source in sources]
     for name, info in head.tensors.items():
