@@ -59,9 +59,9 @@ def bound_words(config: PlanConfig, accelerator: str) -> str:
         )
     if HEAD not in rates:
         return f"{words}. No trained head is known for {config.target}."
-    best = rates[HEAD] >= max(rates.values())
-    needless = "it makes both needless" if best else "it brings less than these"
-    return f"{words}. A trained head ({head}) gives {rates[HEAD]:.3g}: where one fits the very target, {needless}."
+    said = {HEAD: "where one fits the very target, it makes both needless", ALONE: "no draft pays for one user"}
+    worth = said.get(max(rates, key=lambda way: rates[way]), "less than these")
+    return f"{words}. A trained head ({head}) gives {rates[HEAD]:.3g}: {worth}."
 
 
 def published_words(profile: AcceleratorProfile, target: str, bits: float) -> str:
