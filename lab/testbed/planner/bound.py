@@ -59,7 +59,7 @@ def bound_words(config: PlanConfig, accelerator: str) -> str:
         )
     if HEAD not in rates:
         return f"{words}. No trained head is known for {config.target}."
-    said = {HEAD: "where one fits the very target, it makes both needless", ALONE: "no draft pays for one user"}
+    said = {HEAD: "where one fits the very target, it makes both needless", ALONE: "no draft pays"}
     worth = said.get(max(rates, key=lambda way: rates[way]), "less than these")
     return f"{words}. A trained head ({head}) gives {rates[HEAD]:.3g}: {worth}."
 
