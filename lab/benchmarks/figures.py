@@ -81,8 +81,6 @@ PARTS = (
     _component("memory", "edge_client", "verify_server/start"),
     _component("planner", "scheduler"),
     _component("overload", "verify_server/admission", *ROUND),
-    _component("failover", "verify_server/cluster", "scheduler/cluster"),
-    _component("cacheback", "edge_client/drafters/cacheback.py", "opensled/drafting"),
     Part(
         "quick",
         ("quick_baseline.json",),
@@ -145,13 +143,6 @@ PARTS = (
         ("--engines", "llamacpp,torch", "--users", "1,4,8"),
         ("verify_server/front", "http_api", *LLAMACPP, *TORCH),
     ),
-    Part(
-        "first answers",
-        ("first_answer.json", "first_answer.md"),
-        "lab.benchmarks.first_answer",
-        ("--threads", "1"),
-        (*LLAMACPP, *TORCH),
-    ),
     _loose("tiny"),
     _loose("smollm2-fly"),
     _loose("smollm2-pad"),
@@ -174,11 +165,13 @@ PARTS = (
     Part("gpu", ("gpu-h100/1-facts.json",), "lab.benchmarks.gpu", (), TORCH, GPU),
 )
 
-# Figures whose question is closed, and the commit that has their program last.
-CLOSED_NAMES = ("adaptation", "doctor", "llamacpp_flips", "prebuilt", "serving_stages", "vocabularies")
-CLOSED = {f"{name}.json": "c4eddd60" for name in CLOSED_NAMES} | dict.fromkeys(
-    ("draft_server.json", "hierarchy_agreement.json", "hierarchy_capacity.json"), "eecc1f5d"
-)
+# Figures whose question is closed, by the commit that has their program last.
+CLOSED_AT = {
+    "c4eddd60": ("adaptation", "doctor", "llamacpp_flips", "prebuilt", "serving_stages", "vocabularies"),
+    "eecc1f5d": ("draft_server", "hierarchy_agreement", "hierarchy_capacity"),
+    "1356c20d": ("cacheback", "failover", "first_answer"),
+}
+CLOSED = {f"{name}.json": commit for commit, names in CLOSED_AT.items() for name in names}
 
 
 class Stale(NamedTuple):

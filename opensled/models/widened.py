@@ -5,7 +5,7 @@ Targets are, and draft models that may have to answer alone.
 llama.cpp multiplies quantized weights with activations that it rounds to 8 bits. A small model often has two tokens
 that are nearly as likely, so this rounding changes its answers: of twenty plain questions SmolLM2-135M answered 8 as in
 float32 from its Q4_1 file, 8 from a Q8_0 file made of it, and all 20 from the same weights in F16
-(`python -m lab.benchmarks.first_answer`). Large models are served as they are stored: widened, an 8B model has 16 GB.
+(docs/benchmarks/first_answer.md). Large models are served as they are stored: widened, an 8B model has 16 GB.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every benchmark runs, in seconds, and what it writes says where it comes from. Run: pytest tests/lab/test_bench.py"""
+"""Every benchmark runs, in seconds, and what it writes says where it comes from."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ def test_a_ratio_above_one_is_a_gain_whatever_the_unit(more_is_better, ratios):
 
 
 # From five seconds to half a minute each, mostly of real servers under load: in `make test-long`.
-LONG = ("cacheback", "failover", "memory", "overload", "planner", "ragged", "rounds")
+LONG = ("memory", "overload", "planner", "ragged", "rounds")
 NAMES = [pytest.param(name, marks=pytest.mark.long if name in LONG else ()) for name in FIGURES.names()]
 
 
