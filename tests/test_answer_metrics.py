@@ -1,7 +1,5 @@
 """What a server tells of whole answers: by tenant and route, over HTTP and gRPC, at a gateway, in bounded numbers."""
 
-from __future__ import annotations
-
 import asyncio
 import pickle
 import time

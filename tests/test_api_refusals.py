@@ -1,7 +1,5 @@
 """What the API does not serve is refused by name; nothing a client sends is an internal error."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

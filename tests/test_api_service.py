@@ -1,7 +1,5 @@
 """The field `opensled` of the API: how an answer is to be served. And what a full server looks like from there."""
 
-from __future__ import annotations
-
 import json
 
 import httpx

@@ -1,7 +1,4 @@
-"""A device on a low battery drafts nothing, and its board is looked at without waiting.
-
-Run: .venv/bin/python -m pytest tests/test_battery.py -q
-"""
+"""A device on a low battery drafts nothing, and its board is looked at without waiting."""
 
 from __future__ import annotations
 

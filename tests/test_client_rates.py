@@ -1,7 +1,5 @@
 """How much one client may send per second: floods wait or lose their connection, honest devices meet no limit."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""Messages survive the wire; what cannot be is refused by name. Run: pytest tests/test_codec.py"""
+"""Messages survive the wire; what cannot be is refused by name."""
 
 import pytest
 

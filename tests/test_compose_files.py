@@ -1,6 +1,6 @@
 """docker-compose.yml, the Dockerfiles and the script that checks them say what is; no container engine needed.
 
-Run: pytest tests/test_compose_files.py. The containers themselves are for `make compose-check`.
+The containers themselves are for `make compose-check`.
 """
 
 import asyncio

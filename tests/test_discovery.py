@@ -1,9 +1,4 @@
-"""Announcements on the local network: hostile names and records, and the real thing over multicast.
-
-Run: pytest tests/test_discovery.py
-"""
-
-from __future__ import annotations
+"""Announcements on the local network: hostile names and records, and the real thing over multicast."""
 
 import asyncio
 import socket

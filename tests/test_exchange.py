@@ -1,7 +1,5 @@
 """Each response has an id: the client's own if it is a plain one; and the log has one line for each request."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 

@@ -1,7 +1,6 @@
 """A tenant whose devices send garbage, lies and drafts that are too long, in a flood, beside a tenant of good devices.
 
 Over real gRPC, under policy `goodput`: his neighbour's words stay the target's own, and none of his rounds is refused.
-Run: pytest tests/test_garbage_drafts.py
 """
 
 from __future__ import annotations

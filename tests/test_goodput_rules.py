@@ -1,7 +1,4 @@
-"""Policy `goodput`, rule by rule: a snapshot in, a plan out.
-
-Run: pytest tests/test_goodput_rules.py
-"""
+"""Policy `goodput`, rule by rule: a snapshot in, a plan out."""
 
 from __future__ import annotations
 

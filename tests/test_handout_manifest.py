@@ -1,7 +1,4 @@
-"""Signed manifests of drafts: what a device believes, and what it refuses before it does anything.
-
-Run: pytest tests/test_handout_manifest.py
-"""
+"""Signed manifests of drafts: what a device believes, and what it refuses before it does anything."""
 
 from __future__ import annotations
 

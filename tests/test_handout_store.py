@@ -1,7 +1,4 @@
-"""The operator's side: what may be published, serials that only grow, rollback, deletion; `opensled drafts`.
-
-Run: pytest tests/test_handout_store.py
-"""
+"""The operator's side: what may be published, serials that only grow, rollback, deletion; `opensled drafts`."""
 
 from __future__ import annotations
 

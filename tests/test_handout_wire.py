@@ -1,9 +1,4 @@
-"""GetDraft over gRPC: each tenant its own, within limits, while answers go on.
-
-Run: pytest tests/test_handout_wire.py
-"""
-
-from __future__ import annotations
+"""GetDraft over gRPC: each tenant its own, within limits, while answers go on."""
 
 import asyncio
 import os

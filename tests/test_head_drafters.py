@@ -2,8 +2,6 @@
 
 What a head knows lies in KV blocks. So each draft of a run is held against one that is made from nothing but the text:
 hidden states from plain transformers, and the attention that heads are trained with.
-
-Run: pytest tests/test_head_drafters.py
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Draft heads after a prefix hit, a lost stream, and on another server: drafts are those of a fresh session.
-
-Run: pytest tests/test_head_recovery.py
-"""
+"""Draft heads after a prefix hit, a lost stream, and on another server: drafts are those of a fresh session."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Where an answer ends is the top target's word too: a relay's model may have other ends, or a longer context.
-
-Run: pytest tests/test_hierarchy_ends.py
-"""
+"""Where an answer ends is the top target's word too: a relay's model may have other ends, or a longer context."""
 
 from __future__ import annotations
 

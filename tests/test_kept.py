@@ -1,7 +1,4 @@
-"""Text that a server keeps: of whom, and what; and that no sequence waits for it.
-
-Run: pytest tests/test_kept.py
-"""
+"""Text that a server keeps: of whom, and what; and that no sequence waits for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kept texts that somebody has changed: `opensled adapt` refuses them by name. Run: pytest tests/test_kept_damage.py"""
+"""Kept texts that somebody has changed: `opensled adapt` refuses them by name."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """What clients send without effect is left out by name, and what they remember comes back; what asks is refused."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path

@@ -1,7 +1,4 @@
-"""What holds for every registered draft-length policy, and for one of your own.
-
-Run: .venv/bin/python -m pytest tests/test_length_policies.py -q
-"""
+"""What holds for every registered draft-length policy, and for one of your own."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Fields of unknown effect: refused by name, or with `--lenient` left out and named in a header."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

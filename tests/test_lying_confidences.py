@@ -2,7 +2,6 @@
 
 In simulated time under policy `goodput`, beside as many devices with the same drafts that say nothing of them. A server
 believes a device as far as its drafts have stood (scheduler/confidences.py).
-Run: pytest tests/test_lying_confidences.py
 """
 
 from __future__ import annotations

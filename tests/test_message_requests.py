@@ -1,7 +1,5 @@
 """POST /v1/messages: what is asked of the server, what is left out by name, and what is refused."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """POST /v1/messages: the answer, whole and event by event; errors, keys, counts and models in Anthropic's form."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from functools import cache

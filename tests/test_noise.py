@@ -1,4 +1,4 @@
-"""Shared noise: fixed bits, sane statistics, no infinities. Run: pytest tests/test_noise.py"""
+"""Shared noise: fixed bits, sane statistics, no infinities."""
 
 import numpy as np
 import pytest

@@ -1,6 +1,6 @@
 """deploy/prometheus and deploy/grafana name only what exists, and docs/operations.md says what they say.
 
-Run: pytest tests/test_observability.py. Against real processes: `make observability-check`.
+Against real processes: `make observability-check`.
 """
 
 import json

@@ -1,6 +1,6 @@
 """deploy/prometheus: every alert is explained, tried and in docs/operations.md; every process of Compose is scraped.
 
-Run: pytest tests/test_observability_rules.py. Against real processes: `make observability-check`.
+Against real processes: `make observability-check`.
 """
 
 import re

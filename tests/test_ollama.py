@@ -1,7 +1,5 @@
 """Ollama's API over a fake backend: raw HTTP, no client needed."""
 
-from __future__ import annotations
-
 import json
 import re
 

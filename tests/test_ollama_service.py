@@ -1,7 +1,5 @@
 """Ollama's API as a service: errors, waiting, clients that leave, what clients probe, and who may call."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 

@@ -1,7 +1,5 @@
 """The page of a real server and of a real gateway: who sees the fleet, who may switch devices, and who may only ask."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

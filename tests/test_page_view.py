@@ -1,7 +1,5 @@
 """What a device shows on its page, with real answers over a fake target; and requests that want no drafts."""
 
-from __future__ import annotations
-
 import json
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Who watches the page's looks, how many at once, and what switches a device's drafts."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 

@@ -1,9 +1,4 @@
-"""The folder of a home, and a running server that learns of its changes: tokens that come and go, a new certificate.
-
-Run: pytest tests/test_paired_home.py
-"""
-
-from __future__ import annotations
+"""The folder of a home, and a running server that learns of its changes: tokens that come and go, a new certificate."""
 
 import asyncio
 import logging

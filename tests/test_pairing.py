@@ -1,9 +1,4 @@
-"""Pairing over real sockets: who knows the code is paired, and what everybody else on the link can do.
-
-Run: pytest tests/test_pairing.py
-"""
-
-from __future__ import annotations
+"""Pairing over real sockets: who knows the code is paired, and what everybody else on the link can do."""
 
 import asyncio
 import stat

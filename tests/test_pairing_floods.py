@@ -1,9 +1,4 @@
-"""Floods of the pairing port by other addresses: the good device is paired beside them, or the code is withdrawn aloud.
-
-Run: pytest tests/test_pairing_floods.py
-"""
-
-from __future__ import annotations
+"""Floods of the pairing port by other addresses: the good device is paired, or the code is withdrawn aloud."""
 
 import asyncio
 import contextlib

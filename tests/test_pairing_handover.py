@@ -1,9 +1,4 @@
-"""What comes out of the channel of a pairing is checked field by field; names become safe.
-
-Run: pytest tests/test_pairing_handover.py
-"""
-
-from __future__ import annotations
+"""What comes out of the channel of a pairing is checked field by field; names become safe."""
 
 import json
 

@@ -1,9 +1,4 @@
-"""What strangers send to either end of a pairing, and how often: bytes that are no messages, silence, runs.
-
-Run: pytest tests/test_pairing_strangers.py
-"""
-
-from __future__ import annotations
+"""What strangers send to either end of a pairing, and how often: bytes that are no messages, silence, runs."""
 
 import asyncio
 import time

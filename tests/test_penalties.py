@@ -1,6 +1,6 @@
 """min_p and the penalties: the text is the target's own, and the draft model counts as the server does.
 
-The reference (lab/testbed/reference.py) shares no product code. Run: pytest tests/test_penalties.py
+The reference (lab/testbed/reference.py) shares no product code.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Penalties and min_p with real models: both engines write what plain transformers write, and drafts gain by counting.
-
-Run: pytest tests/test_penalties_engines.py
-"""
+"""Penalties and min_p with real models: both engines write what plain transformers do, and drafts gain by counting."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Probes: alive, ready, and why not, at the HTTP API and at the metrics port of every kind of process."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -3,8 +3,6 @@
 The rank that the fake target gives to a token is a sum over the text before it, so a wrong row or KV block shows.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from dataclasses import replace

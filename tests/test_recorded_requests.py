@@ -1,7 +1,5 @@
 """Requests of real clients, as they were recorded: each is answered, and what has no effect is named in a header."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """POST /v1/responses: what is not served is refused by name."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.fake_backend import FakeBackend, refusal

@@ -1,7 +1,5 @@
 """POST /v1/responses: what is asked of the server, which is what a chat asks for."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Riders: optional traits of a sequence, which the round asks at fixed places and never names."""
 
-from __future__ import annotations
-
 import asyncio
 import pickle
 import re

@@ -1,5 +1,5 @@
 """What a server's drafter may cost and show: garbage costs drafts only, tenants see nothing of each other, and memory
-has a bound whatever is asked. Run: pytest tests/test_server_drafters_trust.py
+has a bound whatever is asked.
 """
 
 from __future__ import annotations

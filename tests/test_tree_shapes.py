@@ -1,4 +1,4 @@
-"""The shape of draft trees: pure functions. Run: pytest tests/test_tree_shapes.py"""
+"""The shape of draft trees: pure functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draft trees in a session, step by step and without a loop. Run: pytest tests/test_trees.py"""
+"""Draft trees in a session, step by step and without a loop."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Which vision-language families are served, and how the others are refused: at the start, by name."""
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Drafts of the server, bits and another server behind pictures: the text is what transformers alone would write."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""`make bench-quick`: a planted regression is found and noise is not. Run: pytest tests/lab/test_bench_quick.py"""
+"""`make bench-quick`: a planted regression is found and noise is not."""
 
 import json
 from pathlib import Path

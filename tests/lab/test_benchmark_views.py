@@ -1,7 +1,5 @@
 """Figures of docs/benchmarks as tables: what was measured of some and not of others leaves a gap, and no error."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How much of the house one draft block meets: these limits only go down."""
 
-from __future__ import annotations
-
 from lab.benchmarks.house import ROOT, block_counts
 from lab.benchmarks.house_source import checkout
 

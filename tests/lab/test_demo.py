@@ -1,4 +1,4 @@
-"""What the demo says about its devices. Run: pytest tests/lab/test_demo.py"""
+"""What the demo says about its devices."""
 
 import pytest
 

@@ -1,7 +1,4 @@
-"""PipeSD's dual trigger: blocks by hand, and as a baseline; what its upload would be worth here.
-
-Run: .venv/bin/python -m pytest tests/lab/test_dual_trigger.py -q
-"""
+"""PipeSD's dual trigger: blocks by hand, and as a baseline; what its upload would be worth here."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""PipeSD in the emulated cells: tuned for each, and measured where it is asked for.
-
-Run: .venv/bin/python -m pytest tests/lab/test_dual_trigger_cells.py -q
-"""
+"""PipeSD in the emulated cells: tuned for each, and measured where it is asked for."""
 
 from __future__ import annotations
 

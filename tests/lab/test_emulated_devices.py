@@ -1,7 +1,4 @@
-"""Emulated devices: replayed or real, their time is the profile's and their blocks are the real drafter's.
-
-Run: pytest tests/lab/test_emulated_devices.py
-"""
+"""Emulated devices: replayed or real, their time is the profile's and their blocks are the real drafter's."""
 
 from __future__ import annotations
 

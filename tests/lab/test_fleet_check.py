@@ -1,4 +1,4 @@
-"""Asking a running fleet and comparing it with the target alone. Run: pytest tests/lab/test_fleet_check.py"""
+"""Asking a running fleet and comparing it with the target alone."""
 
 from __future__ import annotations
 

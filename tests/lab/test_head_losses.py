@@ -1,7 +1,4 @@
-"""Losses of draft heads: each against a few lines that say the same, and none breaks at extreme logits.
-
-Run: pytest tests/lab/test_head_losses.py
-"""
+"""Losses of draft heads: each against a few lines that say the same, and none breaks at extreme logits."""
 
 from __future__ import annotations
 

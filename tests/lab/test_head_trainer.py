@@ -1,7 +1,4 @@
-"""The training loop of draft heads, how their drafts are measured, what targets are asked, and all of it together.
-
-Run: pytest tests/lab/test_head_trainer.py
-"""
+"""The training loop of draft heads, how their drafts are measured, what targets are asked, and all of it together."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Load on a fleet without any process: arrivals, sources, formulas, accounts. `pytest tests/lab/test_load.py`"""
 
-from __future__ import annotations
-
 import json
 import statistics
 from dataclasses import replace

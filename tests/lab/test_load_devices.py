@@ -1,7 +1,5 @@
 """Devices under load without any process: bytes, times, recorded items. `pytest tests/lab/test_load_devices.py`"""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """The figures of a run, against records made by hand. `pytest tests/lab/test_load_summary.py`"""
 
-from __future__ import annotations
-
 import json
 
 import pytest

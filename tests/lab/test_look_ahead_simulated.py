@@ -1,7 +1,7 @@
 """Drafting ahead, simulated against emulated: the product's edge loop over replayed drafts, on a clock that is moved.
 
 Both face the same made-up server, which decodes until a draft comes and then waits. Every block they send must be the
-same one, and leave at the same time. Run: .venv/bin/python -m pytest tests/lab/test_look_ahead_simulated.py -q
+same one, and leave at the same time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Labels of pivots: walks over a task whose pivots are known, and what a target writes behind a token.
-
-Run: pytest tests/lab/test_pivot_labels.py
-"""
+"""Labels of pivots: walks over a task whose pivots are known, and what a target writes behind a token."""
 
 from __future__ import annotations
 

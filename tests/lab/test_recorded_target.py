@@ -1,4 +1,4 @@
-"""A target that writes what was recorded, and cells of any pair. Run: pytest tests/lab/test_recorded_target.py"""
+"""A target that writes what was recorded, and cells of any pair."""
 
 from __future__ import annotations
 

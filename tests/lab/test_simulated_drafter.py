@@ -1,7 +1,4 @@
-"""The draft beside the target in the simulator and on an emulated accelerator: recorded drafts, at the law's pace.
-
-Run: .venv/bin/python -m pytest tests/lab/test_simulated_drafter.py -q
-"""
+"""The draft beside the target in the simulator and on an emulated accelerator: recorded drafts, at the law's pace."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Three tiers in the simulator: the text is the top target's, and what a hub saves or costs is what it must be.
-
-Run: .venv/bin/python -m pytest tests/lab/test_simulated_relay.py -q
-"""
+"""Three tiers in the simulator: the text is the top target's, and what a hub saves or costs is what it must be."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The simulator against the law computed by hand, the traces, and the position rules; nothing here takes real time.
-
-Run: .venv/bin/python -m pytest tests/lab/test_simulator.py -q
-"""
+"""The simulator against the law computed by hand, the traces, and the position rules; nothing here takes real time."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The simulator against the law of a step, a device's own time and the recorded drafts, all computed by hand.
-
-Run: .venv/bin/python -m pytest tests/lab/test_simulator_by_hand.py -q
-"""
+"""The simulator against the law of a step, a device's own time and the recorded drafts, all computed by hand."""
 
 from __future__ import annotations
 

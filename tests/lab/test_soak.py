@@ -1,7 +1,4 @@
-"""The soak: its checker notices every kind of damage, its faults bite, its schedule keeps its promise; and a short run.
-
-Run: pytest tests/lab/test_soak.py
-"""
+"""The soak: its checker notices every kind of damage, its faults bite, its schedule holds; and a short run."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The training of a pivot classifier, its sigma, and `opensled train-pivots` on the tiny target.
-
-Run: pytest tests/lab/test_train_pivots.py
-"""
+"""The training of a pivot classifier, its sigma, and `opensled train-pivots` on the tiny target."""
 
 from __future__ import annotations
 
