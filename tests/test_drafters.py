@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import subprocess
@@ -119,46 +118,37 @@ class TestMinimal(DrafterContract):
         assert drafter.ready == 0 and list(drafter.propose_tree()) == []
         assert list(drafter.look_ahead(block, 4)) == [] and drafter.ready == 0
 
-    def test_the_policy_is_not_asked_what_the_drafter_cannot_do(self, drafter, caplog):
-        async def drafted():
-            thread, truth = DraftThread(drafter, Unasked(3, tree=8)), Truth((1, 2, 3))
-            thread.begin(truth, a_sampler())
-            block = (await thread.draft(truth, BlockBudget(3, tree=8))).block
-            thread.look_ahead(block, BlockBudget(3, tree=8))
-            await thread.draft(truth, BlockBudget(3))
-            thread.close()
-            return block
-
-        assert list(asyncio.run(drafted()).ids) == continuation((1, 2, 3), 3) and not caplog.records
+    async def test_the_policy_is_not_asked_what_the_drafter_cannot_do(self, drafter, caplog):
+        thread, truth = DraftThread(drafter, Unasked(3, tree=8)), Truth((1, 2, 3))
+        thread.begin(truth, a_sampler())
+        block = (await thread.draft(truth, BlockBudget(3, tree=8))).block
+        thread.look_ahead(block, BlockBudget(3, tree=8))
+        await thread.draft(truth, BlockBudget(3))
+        thread.close()
+        assert list(block.ids) == continuation((1, 2, 3), 3) and not caplog.records
 
     @pytest.mark.parametrize(("policy", "told"), [(HintLength, True), (lambda: FixedLength(3), False)])
-    def test_the_default_policy_has_drafts_say_how_sure_they_are(self, drafter, policy, told, monkeypatch):
+    async def test_the_default_policy_has_drafts_say_how_sure_they_are(
+        self, drafter, policy, told, monkeypatch
+    ):
         """A busy server verifies the likeliest tokens of all devices."""
         samplers = []
         monkeypatch.setattr(drafter, "begin", lambda prompt, sampler: samplers.append(sampler))
-
-        async def begun():
-            thread, truth = DraftThread(drafter, policy()), Truth((1, 2, 3))
-            thread.begin(truth, a_sampler())
-            await thread.draft(truth, BlockBudget(1))
-            thread.close()
-
-        asyncio.run(begun())
+        thread, truth = DraftThread(drafter, policy()), Truth((1, 2, 3))
+        thread.begin(truth, a_sampler())
+        await thread.draft(truth, BlockBudget(1))
+        thread.close()
         assert [sampler.with_confidence for sampler in samplers] == [told]
 
-    def test_it_drafts_for_a_device_by_its_path(self):
-        async def scenario():
-            # Steps that take a while: a fake server may have written everything before a device has drafted.
-            engine = SlowEngine(num_blocks=100)
-            async with serving(engine=engine, text=TinyText()) as (_, address):
-                name = "tests.test_drafters:MinimalFactory"
-                config = GenerateConfig(server=address, drafter=name, draft_length=4, stop="fixed")
-                device = await connect(config)
-                chunks = await read(device)
-                await device.close()
-                return chunks
-
-        chunks = asyncio.run(scenario())
+    async def test_it_drafts_for_a_device_by_its_path(self):
+        # Steps that take a while: a fake server may have written everything before a device has drafted.
+        engine = SlowEngine(num_blocks=100)
+        async with serving(engine=engine, text=TinyText()) as (_, address):
+            name = "tests.test_drafters:MinimalFactory"
+            config = GenerateConfig(server=address, drafter=name, draft_length=4, stop="fixed")
+            device = await connect(config)
+            chunks = await read(device)
+            await device.close()
         tokens = [id for chunk in chunks for id in chunk.token_ids]
         assert tokens == continuation(PROMPT, len(tokens)) and len(tokens) == GREEDY.max_tokens
         assert chunks[-1].stats.accepted > 0

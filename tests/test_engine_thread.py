@@ -20,13 +20,10 @@ async def test_calls_run_in_one_thread_beside_the_loop(thread):
     assert one is not threading.main_thread() and one.name == "engine"
 
 
-def test_an_error_reaches_who_waits_and_the_next_call_runs(thread):
-    async def calls():
-        with pytest.raises(ZeroDivisionError):
-            await thread.run(lambda: 1 / 0)
-        return await thread.run(divmod, 7, 2)
-
-    assert asyncio.run(calls()) == (3, 1)
+async def test_an_error_reaches_who_waits_and_the_next_call_runs(thread):
+    with pytest.raises(ZeroDivisionError):
+        await thread.run(lambda: 1 / 0)
+    assert await thread.run(divmod, 7, 2) == (3, 1)
 
 
 async def test_whoever_is_cancelled_does_not_wait_and_what_has_not_begun_never_runs(thread):

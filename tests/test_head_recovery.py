@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from edge_client.drafters.none import NoneDrafter
@@ -41,29 +39,24 @@ async def test_after_a_prefix_hit(kind: str, expected: list[int]) -> None:
 
 
 @pytest.mark.parametrize("kind", DRAFTERS)
-def test_over_a_link_that_loses_streams(kind: str, expected: list[int]) -> None:
+async def test_over_a_link_that_loses_streams(kind: str, expected: list[int]) -> None:
     engine = fresh_engine()
     recorder, told = beside(engine, kind)
-
-    async def scenario():
-        weather = Weather(loss=0.3, duplicate=0.1, reorder=0.2, seed=7)
-        async with running(engine, drafter=recorder, policy=FOUR, weather=weather) as network:
-            return await ask(network, LONG, NoneDrafter(), WARM, patience=IMPATIENT)
-
-    assert list(asyncio.run(scenario()).tokens) == expected
+    weather = Weather(loss=0.3, duplicate=0.1, reorder=0.2, seed=7)
+    async with running(engine, drafter=recorder, policy=FOUR, weather=weather) as network:
+        assert list((await ask(network, LONG, NoneDrafter(), WARM, patience=IMPATIENT)).tokens) == expected
     agree(told, recorder)
 
 
 @pytest.mark.parametrize("kind", DRAFTERS)
-def test_on_another_server_the_head_reads_all_of_the_text(kind: str, expected: list[int]) -> None:
+async def test_on_another_server_the_head_reads_all_of_the_text(kind: str, expected: list[int]) -> None:
     """What a device sends to a server that takes over: prompt, what is committed, and the same seed."""
     engine = fresh_engine()
     recorder, told = beside(engine, kind)
-
-    async def scenario():
-        async with running(engine, drafter=recorder, policy=FOUR) as network:
-            return await ask(network, LONG, NoneDrafter(), WARM, committed=tuple(expected[:5]))
-
-    assert list(asyncio.run(scenario()).tokens)[-7:] == expected[-7:]
+    async with running(engine, drafter=recorder, policy=FOUR) as network:
+        assert (
+            list((await ask(network, LONG, NoneDrafter(), WARM, committed=tuple(expected[:5]))).tokens)[-7:]
+            == expected[-7:]
+        )
     assert min(one.length for one, _ in recorder.seen) > len(LONG) + 5
     agree(told, recorder)

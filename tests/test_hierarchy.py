@@ -156,15 +156,12 @@ def test_a_relay_that_is_always_wrong_costs_no_more_steps_than_decoding():
     assert top.drafts.accepted == 0 and top.steps <= 42
 
 
-def test_what_is_confirmed_and_taken_back_is_counted():
-    async def scenario():
-        middle = Counted(target=errs(0.3))
-        top = Slower(relay=middle.steps)
-        async with tiers(top, middle, block=3) as (network, relay, _):
-            await ask(network, [3, 1, 4], OracleDrafter(0.7), LONG)
-            return {each.name: each.read() for each in relay.metrics}
-
-    found = asyncio.run(scenario())
+async def test_what_is_confirmed_and_taken_back_is_counted():
+    middle = Counted(target=errs(0.3))
+    top = Slower(relay=middle.steps)
+    async with tiers(top, middle, block=3) as (network, relay, _):
+        await ask(network, [3, 1, 4], OracleDrafter(0.7), LONG)
+        found = {each.name: each.read() for each in relay.metrics}
     assert found["relay_confirmed_tokens_total"] > 5 < found["relay_taken_back_tokens_total"]
 
 

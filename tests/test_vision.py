@@ -25,23 +25,19 @@ folder, engine, text, reference = fixtures()
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_texts_are_the_references_with_and_without_pictures_in_one_batch(
+async def test_texts_are_the_references_with_and_without_pictures_in_one_batch(
     engine, text, reference, temperature
 ):
     params = SamplingParams(temperature=temperature, seed=5, max_tokens=WORDS)
     asked = [("what is it?", [1]), ("hello", []), ("and these", [1, 2]), ("what is it?", [2]), ("x", [3])]
-
-    async def together():
-        async with running(engine, text=text) as network:
-            drafters = [knowing(reference, words, seeds, params) for words, seeds in asked]
-            return await asyncio.gather(
-                *(
-                    answered(network, words, seeds, params, drafter)
-                    for (words, seeds), drafter in zip(asked, drafters, strict=True)
-                )
+    async with running(engine, text=text) as network:
+        drafters = [knowing(reference, words, seeds, params) for words, seeds in asked]
+        answers = await asyncio.gather(
+            *(
+                answered(network, words, seeds, params, drafter)
+                for (words, seeds), drafter in zip(asked, drafters, strict=True)
             )
-
-    answers = asyncio.run(together())
+        )
     for (words, seeds), answer in zip(asked, answers, strict=True):
         assert list(answer.tokens) == expected(reference, words, seeds, params)
     assert answers[0].tokens != answers[3].tokens, "the model looks at its picture"
@@ -51,26 +47,22 @@ def test_texts_are_the_references_with_and_without_pictures_in_one_batch(
     )
 
 
-def test_a_storm_on_the_link_changes_nothing(engine, text, reference):
+async def test_a_storm_on_the_link_changes_nothing(engine, text, reference):
     params = SamplingParams(temperature=0.8, seed=9, max_tokens=WORDS)
     asked = [("what is it?", [1]), ("and these", [1, 2]), ("hello", [])]
-
-    async def stormy():
-        weather = Weather(loss=0.1, duplicate=0.1, reorder=0.1, seed=3)
-        async with running(engine, text=text, weather=weather, draft_wait=0.01) as network:
-            return [
-                await answered(
-                    network,
-                    words,
-                    seeds,
-                    params,
-                    knowing(reference, words, seeds, params),
-                    patience=replace(IMPATIENT, silence=0.3),
-                )
-                for words, seeds in asked
-            ]
-
-    answers = asyncio.run(stormy())
+    weather = Weather(loss=0.1, duplicate=0.1, reorder=0.1, seed=3)
+    async with running(engine, text=text, weather=weather, draft_wait=0.01) as network:
+        answers = [
+            await answered(
+                network,
+                words,
+                seeds,
+                params,
+                knowing(reference, words, seeds, params),
+                patience=replace(IMPATIENT, silence=0.3),
+            )
+            for words, seeds in asked
+        ]
     assert [list(answer.tokens) for answer in answers] == [
         expected(reference, words, seeds, params) for words, seeds in asked
     ]
@@ -244,12 +236,9 @@ async def test_a_target_of_text_refuses_by_name():
         assert caught.value.field == "images"
 
 
-def test_a_picture_counts_its_positions_before_a_place_is_given(engine, text):
-    async def counted():
-        async with running(engine, text=text) as network:
-            inputs, asked = network.manager.inputs, question("what?", 1, 2)
-            images = tuple(placed.image for placed in asked[0].images)
-            plain = inputs.length_of(Open(question("what?")))
-            return inputs.length_of(Open(asked, images=images)) - plain
-
-    assert asyncio.run(counted()) == 2 * ROWS
+async def test_a_picture_counts_its_positions_before_a_place_is_given(engine, text):
+    async with running(engine, text=text) as network:
+        inputs, asked = network.manager.inputs, question("what?", 1, 2)
+        images = tuple(placed.image for placed in asked[0].images)
+        plain = inputs.length_of(Open(question("what?")))
+        assert inputs.length_of(Open(asked, images=images)) == plain + 2 * ROWS

@@ -1,4 +1,4 @@
-"""PipeSD's dual trigger: blocks by hand, and as a baseline; what its upload would be worth here."""
+"""PipeSD's dual trigger: blocks by hand, and as a baseline."""
 
 from __future__ import annotations
 
@@ -7,20 +7,17 @@ from dataclasses import replace
 import pytest
 
 from edge_client.lengths.base import pull_tokens
-from hw_profiles import catalog
 from lab.testbed.baselines import BASELINES, LONGEST, OF_HEADS, PARTS, PIPESD, USUAL
 from lab.testbed.dual_trigger import NEWEST, PRODUCT, DualTrigger
 from lab.testbed.fleet import Fleet, Group, Server, read_fleet
 from lab.testbed.load.load import Load
 from lab.testbed.rules import rule_of
-from lab.testbed.simulated.links import FRAME, draft_bytes
 from lab.testbed.simulator import simulate
 from lab.testbed.traces import ItemTrace
 from lab.testbed.tuning import TRIGGERS, Tuning
 from opensled.core.errors import UsageError
-from opensled.core.messages import Draft, DraftBlock, DraftToken, SparseDistribution
+from opensled.core.messages import DraftToken
 from opensled.core.protocol import common_prefix
-from opensled.wire.codec import encode_client
 from tests.lab.made_traces import made
 
 HUB = Server(accelerator="agx-orin", target="dense-8b", weight_bits=8, context=512)
@@ -83,47 +80,6 @@ def test_it_says_what_it_does():
     told = DualTrigger(6, product=0.3, newest=0.5)
     assert told.needs_confidence
     assert told.ending.endswith("until their confidences multiply to 0.3 or one is 0.5")
-
-
-# -- the upload that is left out --------------------------------------------------------------------------------
-
-
-def uploaded_s(tokens: int, gamma: float, alpha: float, beta: float) -> float:
-    """PipeSD's recurrence: seconds from the first draft until all tokens have left in the best parts."""
-    done = [0.0]
-    for j in range(1, tokens + 1):
-        done.append(min(max(done[i], gamma * j) + alpha + beta * (j - i) for i in range(j)))
-    return done[tokens]
-
-
-def token_bytes(drawn_from: SparseDistribution | None = None) -> float:
-    """Of one more token with a large id."""
-    small, large = (
-        encode_client(Draft(1, DraftBlock(300, (DraftToken(150_000, 1.0, drawn_from),) * count))).ByteSize()
-        for count in (1, 9)
-    )
-    return (large - small) / 8
-
-
-@pytest.mark.parametrize("link", catalog.names("links"))
-def test_parts_of_a_block_would_arrive_no_sooner_on_our_links(link):
-    """A message costs its frame, a token its bytes; drafting is slow enough for a part to leave meanwhile."""
-    profile = catalog.link(link)
-    byte_s = 8 / (profile.up_mbit_s.typical * 1e6)
-    alpha, beta, gamma = (draft_bytes(0) + FRAME) * byte_s, token_bytes() * byte_s, 0.01
-    whole = 8 * gamma + alpha + 8 * beta
-    saved = whole - uploaded_s(8, gamma, alpha, beta)
-    assert 0 <= saved <= 7 * beta + 1e-12
-    assert saved < 0.002 * (whole + profile.rtt_s)
-
-
-def test_the_recurrence_cuts_a_block_where_tokens_are_heavy():
-    """Two tokens of 1 s, 0.1 s a message and 0.5 s a token: 2 s to draft, then the second token only."""
-    assert uploaded_s(2, 1.0, 0.1, 0.5) == pytest.approx(2.6)
-    assert uploaded_s(2, 0.0, 0.1, 0.5) == pytest.approx(1.1)  # nothing to hide behind: one message
-    assert token_bytes() == 3
-    heavy = token_bytes(SparseDistribution(tuple(range(149_936, 150_000)), (1 / 64,) * 64))
-    assert 400 < heavy <= 460
 
 
 # -- the baseline -----------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Draft heads are trained: texts become shards, shards batches, and a head learns the next token, and no other place."""
+"""Draft heads are trained: texts become shards, shards batches, and a head learns the next token, no other."""
 
 from __future__ import annotations
 
