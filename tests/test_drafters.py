@@ -27,7 +27,7 @@ from hw_profiles.detect import usable_cores
 from opensled.core.messages import DraftToken, SamplingParams
 from opensled.core.noise import noise_key
 from opensled.core.protocol import Truth
-from opensled.core.sampling import Sampler
+from opensled.core.sampling import DRAFT_CANDIDATES, Sampler
 from opensled.drafting.ngrams import MISSES, PRIOR
 from tests.devices import read
 from tests.drafter_contract import DrafterContract, ids, pull
@@ -36,6 +36,8 @@ from tests.fakes import continuation, next_token
 from tests.gated_target import SlowEngine
 from tests.serving import GREEDY, PROMPT, serving
 from tests.tiny_drafts import tiny_info
+from verify_server.engine.base import SampleRequest
+from verify_server.engine.numpy_scores import NumpyScores
 
 
 def a_sampler() -> Sampler:
@@ -289,3 +291,43 @@ def test_an_edge_without_drafter_libraries_loads_none():
         "assert not {'llama_cpp', 'onnxruntime', 'torch', 'transformers', 'ray'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+# -- within the limits of the request -----------------------------------------------------------------------------
+
+
+VOCABULARY, POSITIONS = 300, 200
+KEY = noise_key(11)
+
+LIMITED = [
+    SamplingParams(temperature=0),
+    SamplingParams(temperature=0, logit_bias=((7, 30.0), (9, -30.0))),
+    SamplingParams(temperature=1.5, top_k=1),
+    SamplingParams(temperature=1.5, top_k=5),
+    SamplingParams(temperature=2.0, top_k=DRAFT_CANDIDATES),
+    SamplingParams(temperature=0.9, top_p=0.3),
+    SamplingParams(temperature=0.7, top_k=20, top_p=0.8),
+    SamplingParams(temperature=1.0, top_k=10, logit_bias=((7, 5.0), (8, -100.0))),
+]
+
+
+def rows() -> np.ndarray:
+    return np.random.default_rng(3).normal(scale=3.0, size=(POSITIONS, VOCABULARY)).astype(np.float32)
+
+
+@pytest.mark.parametrize("params", LIMITED, ids=str)
+def test_a_draft_with_the_targets_logits_is_always_right(params) -> None:
+    logits = rows()
+    request = SampleRequest(range(POSITIONS), params, KEY, 40)
+    target = NumpyScores(logits).sample_one(request)
+    sampler = Sampler(params, KEY)
+    assert [sampler.draw(row, 40 + number).id for number, row in enumerate(logits)] == target
+
+
+def test_a_draft_without_the_limits_would_be_wrong() -> None:
+    """So the test above says something: the same draws without top-k miss most of the tokens."""
+    logits, params = rows(), SamplingParams(temperature=1.5, top_k=1)
+    target = NumpyScores(logits).sample_one(SampleRequest(range(POSITIONS), params, KEY, 40))
+    free = Sampler(SamplingParams(temperature=1.5), KEY)
+    right = sum(free.draw(row, 40 + number).id == id for number, (row, id) in enumerate(zip(logits, target)))
+    assert right < POSITIONS / 2
