@@ -15,7 +15,6 @@ from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
 from edge_client.lengths.hint import HintLength
 from edge_client.link.remote import RetryPolicy
-from lab.testbed.dual_trigger import DualTrigger
 from lab.testbed.reference import Reference, Sampling
 from opensled.core.messages import MATCH, SamplingParams
 from opensled.core.noise import noise_key
@@ -135,12 +134,6 @@ def test_every_batch_size(exact64, sessions):
     wanted = cases()[-sessions:]
     answers = asyncio.run(answer_all(exact64, wanted, "llamacpp", stop=ConfidenceLength(8, confidence=0.3)))
     check(wanted, answers)
-
-
-@pytest.mark.parametrize("drafter", ["llamacpp", "chain:lookup,cacheback,llamacpp"])
-def test_blocks_that_end_after_a_doubtful_token(exact64, drafter):
-    rule = DualTrigger(12, product=0.2, newest=0.4)
-    check(cases(), asyncio.run(answer_all(exact64, cases(), drafter, stop=rule)))
 
 
 @pytest.mark.parametrize("drafter", ["llamacpp", "chain:lookup,cacheback,llamacpp"])
