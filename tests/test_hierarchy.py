@@ -1,5 +1,7 @@
 """A relay over fakes: the text is the top target's, whatever the relay's model says."""
 
+from __future__ import annotations
+
 import asyncio
 import random
 import threading
@@ -20,6 +22,7 @@ from relay.survival import Survival
 from relay.uplink import VettedBlocks
 from relay.vetting import Vetting
 from tests.fakes import (
+    EOS,
     POISON,
     VOCAB,
     FakeEngine,
@@ -394,3 +397,50 @@ def test_a_block_is_no_longer_than_the_longest_one_that_the_server_above_takes()
 
 def test_blocks_behind_what_is_not_applied_yet_wait():
     assert block_of(vetted(8, confirmed=2)) is None
+
+
+# -- where an answer ends -----------------------------------------------------------------------------------------
+
+
+SHORT = [3, 1, 4]
+TEXT = continuation(SHORT, 40)
+
+
+@dataclass
+class EndingEngine(FakeEngine):
+    """A target with further ends."""
+
+    ends: tuple[int, ...] = ()
+
+    @property
+    def info(self):
+        return replace(super().info, eos_ids=(EOS, *self.ends))
+
+
+def answer(top, middle):
+    async def scenario():
+        async with tiers(top, middle) as (network, _, _):
+            return await ask(network, SHORT, OracleDrafter(0.7), GREEDY, patience=IMPATIENT)
+
+    return asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("place", [0, 3, 8, 21])
+def test_an_end_of_the_relays_model_alone_ends_nothing(place, share):
+    found = answer(FakeEngine(), EndingEngine(ends=(TEXT[place],), target=errs(share)))
+    assert list(found.tokens) == TEXT and found.finish_reason == "length"
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("place", [0, 3, 8, 21])
+def test_an_end_of_the_top_target_alone_ends_the_answer(place, share):
+    found = answer(EndingEngine(ends=(TEXT[place],)), FakeEngine(target=errs(share)))
+    assert list(found.tokens) == TEXT[: TEXT.index(TEXT[place]) + 1] and found.finish_reason == "eos"
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize(("top", "middle"), [(30, 200), (200, 30), (30, 30)])
+def test_the_shorter_context_ends_it(top, middle, share):
+    found = answer(FakeEngine(context_length=top), FakeEngine(context_length=middle, target=errs(share)))
+    assert list(found.tokens) == TEXT[: 30 - len(SHORT)] and found.finish_reason == "length"

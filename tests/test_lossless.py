@@ -137,8 +137,9 @@ def test_every_batch_size(exact64, sessions):
 
 
 @pytest.mark.parametrize("drafter", ["llamacpp", "chain:lookup,cacheback,llamacpp"])
-def test_the_default_policy_with_trees(exact64, drafter):
-    check(cases(), asyncio.run(answer_all(exact64, cases(), drafter, stop=HintLength(tree=60))))
+@pytest.mark.parametrize("stop", [HintLength(tree=60), ConfidenceLength(12, confidence=0.4)])
+def test_the_default_policy_with_trees_and_blocks_that_end_at_a_doubtful_token(exact64, drafter, stop):
+    check(cases(), asyncio.run(answer_all(exact64, cases(), drafter, stop=stop)))
 
 
 @pytest.mark.parametrize("drafter", ALL_DRAFTERS)

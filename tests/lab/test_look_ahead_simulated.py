@@ -255,5 +255,8 @@ def test_a_rule_that_does_not_exist_is_refused_where_the_fleet_is_read(tmp_path)
     path.write_text('[[device]]\nstop = "never"\n')
     with pytest.raises(UsageError, match=r"stop = 'never' is not known; choose from fixed, hint"):
         read_fleet(path)
+    path.write_text("[[device]]\nconfidence = 3.0\n")
+    with pytest.raises(UsageError, match="confidence must lie within 0 and 1"):
+        read_fleet(path)
     path.write_text('[[device]]\nstop = "hint"\nlook_ahead = true\n')
     assert read_fleet(path).groups[0].look_ahead
