@@ -86,24 +86,22 @@ async def test_a_server_that_says_nothing(monkeypatch):
 
 
 @pytest.mark.parametrize("reply", [b"\xff\xff\xff garbage", b"", b"\x0a\x06\x1b]0;hi"])
-def test_a_server_that_describes_garbage(reply):
+async def test_a_server_that_describes_garbage(reply):
     async def say(request, context):
         return reply
 
-    async def scenario():
-        strange = grpc.aio.server()
-        handler = grpc.unary_unary_rpc_method_handler(say)
-        strange.add_generic_rpc_handlers(
-            [grpc.method_handlers_generic_handler(codec.SERVICE_NAME, {"Describe": handler})]
-        )
-        port = strange.add_insecure_port(f"{HERE}:0")
-        await strange.start()
-        try:
-            return await examined(f"{HERE}:{port}")
-        finally:
-            await strange.stop(None)
-
-    findings = [item for item in asyncio.run(scenario())[0] if item.status == "fail"]
+    strange = grpc.aio.server()
+    handler = grpc.unary_unary_rpc_method_handler(say)
+    strange.add_generic_rpc_handlers(
+        [grpc.method_handlers_generic_handler(codec.SERVICE_NAME, {"Describe": handler})]
+    )
+    port = strange.add_insecure_port(f"{HERE}:0")
+    await strange.start()
+    try:
+        found, _ = await examined(f"{HERE}:{port}")
+    finally:
+        await strange.stop(None)
+    findings = [item for item in found if item.status == "fail"]
     assert len(findings) == 1 and findings[0].check == "server" and "\x1b" not in findings[0].detail
 
 

@@ -225,12 +225,10 @@ async def chunks_of(device, network=None, loses_at=0):
     return chunks
 
 
-def test_a_device_hears_how_far_its_prompt_is_read_and_what_was_found():
-    async def scenario():
-        async with device_that_loses(STALL, engine=Slow(num_blocks=200), quiet=0.0) as (device, _):
-            return await chunks_of(device), await chunks_of(device)
-
-    for chunks, cached in zip(asyncio.run(scenario()), (0, 176)):
+async def test_a_device_hears_how_far_its_prompt_is_read_and_what_was_found():
+    async with device_that_loses(STALL, engine=Slow(num_blocks=200), quiet=0.0) as (device, _):
+        twice = [await chunks_of(device), await chunks_of(device)]
+    for chunks, cached in zip(twice, (0, 176)):
         silent = [chunk for chunk in chunks if not chunk.token_ids]
         told = [chunk.prefill for chunk in silent if chunk.prefill]
         assert list(dict.fromkeys(told)) == (

@@ -182,18 +182,15 @@ def test_bars_and_graphs():
     assert sparkline([0, 5, 10]) == "▁▅█" and sparkline([]) == "" and sparkline([0, 0]) == "▁▁"
 
 
-def test_a_real_server_is_read_back():
-    async def scenario():
-        async with serving() as (manager, address), linked(address) as link:
-            port = MetricsPort("127.0.0.1:0", server_metrics(manager))
-            try:
-                before = await asyncio.to_thread(scrape, port.address)
-                await finish(link)
-                return figures(port.address, Between(before, await asyncio.to_thread(scrape, port.address)))
-            finally:
-                port.close()
-
-    found = asyncio.run(scenario())
+async def test_a_real_server_is_read_back():
+    async with serving() as (manager, address), linked(address) as link:
+        port = MetricsPort("127.0.0.1:0", server_metrics(manager))
+        try:
+            before = await asyncio.to_thread(scrape, port.address)
+            await finish(link)
+            found = figures(port.address, Between(before, await asyncio.to_thread(scrape, port.address)))
+        finally:
+            port.close()
     # The seconds, a few hundredths, are told in thousandths.
     assert found["tokens_per_s"] * found["seconds"] == pytest.approx(20, rel=0.05) and found["unasked"] == 1.0
     assert found["model"] == "fake"
