@@ -19,6 +19,7 @@ from lab.testbed.emulation.recorded_items import recorded_items
 from lab.testbed.load.load import Item, Load
 from lab.testbed.load.records import RunResult
 from lab.testbed.processes import free_port
+from lab.testbed.provenance import command_line
 from lab.testbed.recordings import BUNDLED
 from lab.testbed.simulator import simulate
 from lab.testbed.traces import ItemTrace, Proposal, TraceSet, read_traces
@@ -159,7 +160,7 @@ def test_a_document_is_written_after_each_cell(tmp_path):
     assert sorted(set(seen)) == [0, 1]
     written = json.loads((tmp_path / "regimes.json").read_text())
     assert [cell["id"] for cell in written["cells"]] == [cell.id for cell in CELLS[1:3]]
-    assert written["label"] == "emulated" and written["provenance"]["command"] == "command"
+    assert written["label"] == "emulated" and written["provenance"]["command"] == command_line()
     assert written["facts"]["accuracy"]["target"] > written["facts"]["accuracy"]["draft_alone"]
     assert written == json.loads(json.dumps(document))
 
