@@ -1,7 +1,5 @@
 """For every test: one thread for torch (tests share few cores with the processes they start), and no user's files."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import importlib

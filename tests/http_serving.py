@@ -1,7 +1,5 @@
 """A real server over a fake target with its own HTTP API, and ways to ask it."""
 
-from __future__ import annotations
-
 from contextlib import asynccontextmanager
 
 import httpx

@@ -1,8 +1,6 @@
 """`python -m tests.many_commands ARGUMENTS...`: several `opensled` commands in one process, for torch takes seconds to
 start. Each is a JSON list of its words; prints its exit code when it has ended."""
 
-from __future__ import annotations
-
 import json
 import sys
 

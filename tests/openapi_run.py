@@ -4,8 +4,6 @@
 `make conformance` runs it again, with many more examples, and also against real processes (OPENSLED_API_URL).
 """
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """The page without a browser: an app with a view that a test makes, and a backend with tokens of every origin."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Both ends of a pairing over real sockets in one process, and who stands between them."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import asynccontextmanager, suppress
 

@@ -1,7 +1,5 @@
 """A command in a real terminal (a pty), driven as a person would: wait for a text, type, read the screen."""
 
-from __future__ import annotations
-
 import codecs
 import fcntl
 import os

@@ -1,7 +1,4 @@
-"""Guided answers whose reader has gone hold the memory of their grammars: they give way to answers that are read.
-
-Run: pytest tests/test_absent_grammars.py
-"""
+"""Guided answers whose reader has gone hold the memory of their grammars: they give way to answers that are read."""
 
 from __future__ import annotations
 

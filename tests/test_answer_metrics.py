@@ -1,8 +1,5 @@
 """What a server tells of whole answers: by tenant and route, over HTTP and gRPC, at a gateway, in bounded numbers."""
 
-from __future__ import annotations
-
-import asyncio
 import pickle
 import time
 
@@ -51,19 +48,16 @@ def test_the_names_are_those_of_vllm_where_it_has_the_metric():
     assert {metric.name for metric in answer_metrics(lambda: ())} == OF_VLLM | {"errors_total"}
 
 
-def test_answers_over_http_count_for_their_tenant_and_route():
-    async def scenario():
-        async with http_serving(tenants=TENANTS) as (manager, _, address):
-            async with asking(address, "token-a") as alice, asking(address, "token-b") as bob:
-                began = time.monotonic()
-                await said(alice)
-                await said(alice, n=2, temperature=0.5)
-                took = time.monotonic() - began
-                chat = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5, "stream": True}
-                assert (await bob.post(CHAT, json=chat)).status_code == 200
-            return samples(scrape(metrics(manager))), took
-
-    found, took = asyncio.run(scenario())
+async def test_answers_over_http_count_for_their_tenant_and_route():
+    async with http_serving(tenants=TENANTS) as (manager, _, address):
+        async with asking(address, "token-a") as alice, asking(address, "token-b") as bob:
+            began = time.monotonic()
+            await said(alice)
+            await said(alice, n=2, temperature=0.5)
+            took = time.monotonic() - began
+            chat = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5, "stream": True}
+            assert (await bob.post(CHAT, json=chat)).status_code == 200
+        found, took = samples(scrape(metrics(manager))), took
     alice = (COMPLETIONS, "alice")
     assert found[("request_success_total", "length", *alice)] == 3
     assert found[("generation_tokens_total", *alice)] == 36
@@ -197,14 +191,16 @@ def _build(found):
     return next(key[1:] for key in found if key[0] == "build_info")
 
 
-def test_a_device_that_is_passed_through_counts_at_the_replica():
-    async def scenario():
-        async with cluster("a", proxy=True) as one, linked(one.address) as link:
-            await finish(link)
-            await until(lambda: one.members[0].manager.stats.answers.now())
-            return samples(scrape(gateway_metrics(one.serving.gateway, one)))
-
-    assert asyncio.run(scenario())["request_success_total", "length", GRPC, "local"] == 1
+async def test_a_device_that_is_passed_through_counts_at_the_replica():
+    async with cluster("a", proxy=True) as one, linked(one.address) as link:
+        await finish(link)
+        await until(lambda: one.members[0].manager.stats.answers.now())
+        assert (
+            samples(scrape(gateway_metrics(one.serving.gateway, one)))[
+                "request_success_total", "length", GRPC, "local"
+            ]
+            == 1
+        )
 
 
 def test_names_without_end_make_no_series_without_end():

@@ -1,7 +1,5 @@
 """Answers of a given form: what is asked of the server, and calls read back out of the text."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

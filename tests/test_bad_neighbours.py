@@ -1,7 +1,5 @@
 """What one peer gets wrong never costs another his place, his KV or his words."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 import pytest
@@ -14,10 +15,25 @@ from edge_client.drafters.base import DrafterFactory
 from edge_client.drafters.by_text import ByTextDrafter, Piece, TextSource
 from edge_client.drafters.model_text import ModelText
 from edge_client.drafters.retokenize import Seam, Spelled, settled
+from opensled.core.messages import SamplingParams
 from tests.drafter_contract import DrafterContract, ids, pull
+from tests.fakes import IMPATIENT, Weather
 from tests.five_tokenizers import MADE, TEXTS, FamilyTokenizer, family, tokenizer_json
-from tests.text_pairs import GREEDY, PAIRS, KnowingModel, answer_ids, by_text, draft_through, spelled
+from tests.system import CALM, FOREVER, Answer, ask, running
+from tests.text_pairs import (
+    GREEDY,
+    PAIRS,
+    KnowingModel,
+    Rounds,
+    TextEngine,
+    answer_ids,
+    by_text,
+    draft_through,
+    spelled,
+    stubborn_answer,
+)
 from tests.tiny_drafts import tiny_tokenizer
+from verify_server.admission.session_manager import SessionLimits
 
 FAMILIES = (*MADE, "tiny")
 # The draft's own tokenizer writes another text than it is given: composed letters, other forms
@@ -284,3 +300,47 @@ def test_the_draft_model_reads_the_text_and_nothing_else(name, texts, cuts):
             and tokenizer.decode(tokenizer.encode_rendered(text)) == text
         ):
             assert heard == data
+
+
+# -- the text stays the target's own ------------------------------------------------------------------------------
+
+
+STORM = Weather(loss=0.3, duplicate=0.1, reorder=0.2, seed=7)
+PARAMS = SamplingParams(temperature=0.0, max_tokens=400)
+
+
+def writer(prompt: Sequence[int], answer: Sequence[int]) -> Callable[[Sequence[int]], int]:
+    """A target that writes `answer`."""
+    return lambda context: answer[min(len(context) - len(prompt), len(answer) - 1)]
+
+
+@pytest.mark.parametrize(("target", "draft"), PAIRS, ids=lambda name: name)
+@pytest.mark.parametrize("weather", [Weather(), STORM], ids=["calm", "storm"])
+def test_the_answer_is_the_targets_own(target, draft, weather):
+    alone, linked = Rounds(), Rounds()
+
+    async def scenario():
+        for kind, text in TEXTS.items():
+            prompt, expected = stubborn_answer(target, text, breaks=kind == "emoji")
+            known = spelled(target, [*prompt, *expected[:-1]])
+            engine = TextEngine(target=writer(prompt, expected), family=target)
+            waits, patience = (0.5, IMPATIENT) if weather.loss else (FOREVER, CALM)
+            async with running(
+                engine, draft_wait=waits, weather=weather, limits=SessionLimits(linger=2.0)
+            ) as network:
+                drafter = by_text(target, draft, known)
+                answers.append(await ask(network, prompt, drafter, PARAMS, patience=patience))
+            assert (answers[-1].tokens, answers[-1].finish_reason) == (expected, "eos"), kind
+            rounds = answers[-1].rounds
+            linked.add(Rounds([each.accepted for each in rounds], [each.drafted for each in rounds]))
+            if not weather.loss:
+                alone.add(draft_through(by_text(target, draft, known), prompt, expected, block=4, ahead=True))
+
+    answers: list[Answer] = []
+    asyncio.run(scenario())
+    if weather.loss:
+        assert any(answer.reopened for answer in answers)
+    else:
+        # After an empty draft the server writes on until the next comes, so the machine's pace decides where drafts
+        # begin. It does not decide how many of their tokens are right.
+        assert linked.share > alone.share / 2 > 0.08, (linked, alone)

@@ -1,7 +1,5 @@
 """How much one client may send per second: floods wait or lose their connection, honest devices meet no limit."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from contextlib import asynccontextmanager
@@ -78,30 +76,27 @@ class Hesitant(OracleDrafter):
         return iter(()) if self.times % 2 else super().propose()
 
 
-async def test_a_device_that_keeps_to_its_turns_meets_no_limit():
-    """However many rounds a second: a draft that is verified costs nothing here."""
-    engine = FakeEngine(num_blocks=1100, context_length=4000)
+@pytest.mark.parametrize(
+    ("engine", "drafter", "tokens", "rounds"),
+    [
+        (FakeEngine, OracleDrafter(0.7), 400, 50),  # a draft that is verified costs nothing here
+        (SlowEngine, Hesitant(1.0), 150, 30),  # so slow that no draft comes late
+    ],
+    ids=["drafts", "drives handed back"],
+)
+async def test_a_device_that_keeps_to_its_turns_meets_no_limit(engine, drafter, tokens, rounds):
+    """However many rounds a second."""
     limits = ClientLimits(idle_messages=Rate(0.001, 8.0))
     async with (
-        serving(engine=engine, client_limits=limits) as (manager, address),
+        serving(engine=engine(num_blocks=1100, context_length=4000), client_limits=limits) as (
+            manager,
+            address,
+        ),
         linked(address) as link,
     ):
-        params = SamplingParams(temperature=0, max_tokens=400)
-        answer = await ask(link, PROMPT, OracleDrafter(0.7), params)
-        assert list(answer.tokens) == continuation(PROMPT, 400) and len(answer.rounds) > 50
-        assert not manager.stats.limited
-
-
-async def test_handing_the_drive_back_meets_no_limit():
-    engine = SlowEngine(num_blocks=1100, context_length=4000)  # so that no draft comes late
-    limits = ClientLimits(idle_messages=Rate(0.001, 8.0))
-    async with (
-        serving(engine=engine, client_limits=limits) as (manager, address),
-        linked(address) as link,
-    ):
-        drafter = Hesitant(1.0)
-        answer = await ask(link, PROMPT, drafter, LONG)
-        assert list(answer.tokens) == continuation(PROMPT, 150) and drafter.times > 30
+        answer = await ask(link, PROMPT, drafter, SamplingParams(temperature=0, max_tokens=tokens))
+        assert list(answer.tokens) == continuation(PROMPT, tokens)
+        assert getattr(drafter, "times", len(answer.rounds)) > rounds
         assert not manager.stats.limited
 
 

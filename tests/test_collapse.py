@@ -1,7 +1,4 @@
-"""From frames to text: a trie's scores are those of all alignments, counted one by one.
-
-Run: pytest tests/test_collapse.py
-"""
+"""From frames to text: a trie's scores are those of all alignments, counted one by one."""
 
 from __future__ import annotations
 

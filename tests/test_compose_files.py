@@ -1,17 +1,17 @@
 """docker-compose.yml, the Dockerfiles and the script that checks them say what is; no container engine needed.
 
-Run: pytest tests/test_compose_files.py. The containers themselves are for `make compose-check`.
+The containers themselves are for `make compose-check`.
 """
 
 import asyncio
-import http.server
 import os
 import re
+import shlex
 import shutil
 import socket
+import ssl
 import subprocess
 import sys
-import threading
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -20,11 +20,15 @@ import yaml
 
 from hw_profiles import catalog
 from lab.testbed import netns_hub, netns_machines
+from lab.testbed.credentials import Authority
 from lab.testbed.link_relay import _relay
 from lab.testbed.netns_machines import DEVICES
 from opensled.cli import config, config_file
+from opensled.cli.config import options
 from opensled.cli.main import CONFIGS, _parser
+from tests.answering import answering
 from tests.serving import serving
+from verify_server.front.draining import longest_end
 
 ROOT = Path(__file__).parents[1]
 FILE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -270,18 +274,8 @@ def test_the_port_check_sees_a_listener_and_does_not_connect():
 
 @pytest.mark.parametrize(("status", "code"), [(200, 0), (503, 1)])
 def test_the_http_check_wants_status_200_of_health(status, code):
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(status if self.path == "/health" else 404)
-            self.end_headers()
-
-        def log_message(self, *_):
-            pass
-
-    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        assert healthy("http", server.server_port).returncode == code
-        server.shutdown()
+    with answering(lambda path, _: (status if path == "/health" else 404, b"")) as address:
+        assert healthy("http", address.rpartition(":")[2]).returncode == code
 
 
 def test_a_check_of_nobody_fails_in_one_line():
@@ -323,3 +317,79 @@ def test_the_page_names_every_profile_and_build_argument():
     arguments = {word for text in DOCKERFILES.values() for word in re.findall(r"^ARG (\w+)", text, re.M)}
     for word in profiles | arguments:
         assert f"`{word}`" in PAGE, word
+
+
+# -- the production server ----------------------------------------------------------------------------------------
+
+
+COMPOSE = ROOT / "deploy/server/compose.yaml"
+COMPOSED = yaml.safe_load(COMPOSE.read_text())
+SERVER = COMPOSED["services"]["server"]
+OPERATIONS = (ROOT / "docs/operations.md").read_text()
+
+
+def parsed(words):
+    verb, *arguments = words
+    assert verb == "serve"
+    return _parser(verb, options(CONFIGS.get(verb))).parse_args(arguments)
+
+
+def run_words():
+    """The `docker run` of the page: its own words, and the server's."""
+    (command,) = re.findall(r"^docker run (.*?)\n```", OPERATIONS, re.M | re.S)
+    words = shlex.split(command.replace("\\\n", " "))
+    return words[: words.index("serve")], words[words.index("serve") :]
+
+
+def test_opensled_takes_both_commands_and_they_are_the_same():
+    composed = {**vars(parsed(SERVER["command"])), "model": ""}
+    assert composed == {**vars(parsed(run_words()[1])), "model": ""}
+    assert composed["tls_cert"] and composed["tokens"] and composed["metrics"] and composed["log_json"]
+
+
+def test_there_is_time_to_drain():
+    longest = longest_end(float(parsed(SERVER["command"]).drain))
+    assert int(SERVER["stop_grace_period"].removesuffix("s")) > longest
+    docker = run_words()[0]
+    assert int(docker[docker.index("--stop-timeout") + 1]) > longest
+
+
+def test_it_starts_again_and_its_health_is_its_readiness():
+    assert SERVER["restart"] == "unless-stopped" and "unless-stopped" in run_words()[0]
+    port = parsed(SERVER["command"]).metrics.rpartition(":")[2]
+    assert SERVER["environment"] == {"HEALTH": f"https {port}"} and f"HEALTH=https {port}" in run_words()[0]
+
+
+def test_it_may_write_only_what_is_its_own_and_metrics_stay_here():
+    assert SERVER["read_only"] and SERVER["cap_drop"] == ["ALL"]
+    assert SERVER["security_opt"] == ["no-new-privileges:true"]
+    assert [each for each in SERVER["volumes"] if not each.endswith(":ro")] == ["home:/home/opensled"]
+    # A named volume takes the owner that the folder has in the image.
+    dockerfile = (ROOT / "deploy/docker/verify.Dockerfile").read_text()
+    assert "--create-home opensled" in dockerfile and "WORKDIR /home/opensled" in dockerfile
+    beyond = [each for each in SERVER["ports"] if not each.startswith("127.0.0.1:")]
+    assert [each.partition(":")[0] for each in beyond] == ["7411", "8411"]
+    docker = run_words()[0]
+    published = [docker[at + 1] for at, word in enumerate(docker) if word == "--publish"]
+    assert published == SERVER["ports"]
+
+
+@pytest.mark.skipif(shutil.which("docker-compose") is None, reason="docker-compose is not installed")
+def test_docker_compose_takes_the_file_of_the_server():
+    words = ["docker-compose", "--file", COMPOSE, "config", "--quiet"]
+    environment = {"PATH": "/usr/bin:/bin"}
+    told = subprocess.run(words, capture_output=True, text=True, env={**environment, "MODEL": "target"})
+    assert told.returncode == 0, told.stderr
+    told = subprocess.run(words, capture_output=True, text=True, env=environment)
+    assert told.returncode and "name what is to be served" in told.stderr
+
+
+@pytest.mark.parametrize(("status", "code"), [(200, 0), (503, 1)])
+def test_the_check_wants_readiness_over_tls_whatever_name_the_certificate_has(tmp_path, status, code):
+    for name, content in zip(("cert", "key"), Authority("another").server("192.0.2.1")):
+        (tmp_path / name).write_bytes(content)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "cert", tmp_path / "key")
+    with answering(lambda path, _: (status if path == "/readyz" else 404, b""), context) as address:
+        assert healthy("https", address.rpartition(":")[2]).returncode == code
+    assert healthy("https", free_port()).returncode == 1

@@ -1,7 +1,5 @@
 """The Python half of the conformance table: the official client against real processes; cases in conformance/."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

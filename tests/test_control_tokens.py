@@ -1,7 +1,5 @@
 """Only a chat's template writes control tokens: what people spell, in whatever place and words, stays text."""
 
-from __future__ import annotations
-
 import random
 import re
 import shutil

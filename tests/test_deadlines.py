@@ -74,31 +74,26 @@ async def no_further_step(manager, engine):
     assert engine.begun == 2
 
 
-async def test_past_its_deadline_a_session_leaves_within_one_step():
-    async with stepped() as (manager, engine, address):
-        channel, call = await opened(address, timeout=3.0)
-        await in_its_second_step(engine, call)
-        with pytest.raises(grpc.aio.AioRpcError) as error:
-            await call.read()
-        assert error.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        await until(lambda: not manager.loop.machine.sessions and not manager.remembered)
-        await no_further_step(manager, engine)
-        await until(
-            lambda: manager.loop.machine.target.pool.num_free == manager.loop.machine.target.pool.num_blocks
-        )
-        await channel.close()
+async def past_its_deadline(call):
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await call.read()
+    assert error.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
-async def test_a_cancelled_session_leaves_within_one_step():
+async def cancelled(call):
+    await call.write(codec.encode_client(Cancel()))
+
+
+@pytest.mark.parametrize(("ended", "timeout"), [(past_its_deadline, 3.0), (cancelled, None)])
+async def test_a_session_that_is_ended_leaves_within_one_step(ended, timeout):
     async with stepped() as (manager, engine, address):
-        channel, call = await opened(address)
+        channel, call = await opened(address, timeout=timeout)
         await in_its_second_step(engine, call)
-        await call.write(codec.encode_client(Cancel()))
+        await ended(call)
         await until(lambda: not manager.loop.machine.sessions and not manager.remembered)
         await no_further_step(manager, engine)
-        await until(
-            lambda: manager.loop.machine.target.pool.num_free == manager.loop.machine.target.pool.num_blocks
-        )
+        pool = manager.loop.machine.target.pool
+        await until(lambda: pool.num_free == pool.num_blocks)
         await channel.close()
 
 

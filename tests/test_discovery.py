@@ -1,9 +1,4 @@
-"""Announcements on the local network: hostile names and records, and the real thing over multicast.
-
-Run: pytest tests/test_discovery.py
-"""
-
-from __future__ import annotations
+"""Announcements on the local network: hostile names and records, and the real thing over multicast."""
 
 import asyncio
 import socket
@@ -142,25 +137,20 @@ def shows(authority, *names):
     return context
 
 
-def test_a_device_finds_its_own_server_among_liars(announcing, tmp_path, monkeypatch):
+async def test_a_device_finds_its_own_server_among_liars(announcing, tmp_path, monkeypatch):
     """Of another authority, of its own one for another name, without TLS: none hears a word, none is in the way."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     paired.keep(f"{HERE}:7411", written(tmp_path).read_text(), "secret")
     config = LinkConfig(**{**paired.values({}), "server": MDNS})
     stranger, other, true = shows(STRANGER, HERE), shows(AUTHORITY, "other.example"), shows(AUTHORITY, HERE)
-
-    async def scenario():
-        async with liars(stranger, other, None, true) as (ports, heard):
-            lies = [FoundServer(f"liar-{port}", (HERE,), port) for port in ports[:3]]
-            announcing(*lies, FoundServer("hub", (HERE,), ports[3]))
-            assert (await asyncio.to_thread(locate_server, config)).server == f"{HERE}:{ports[3]}"
-            announcing(*lies)
-            with pytest.raises(NotFound, match="cannot prove to be this device's server"):
-                await asyncio.to_thread(locate_server, config)
-        assert not any(b"secret" in said for said in heard)
-        return heard
-
-    asyncio.run(scenario())
+    async with liars(stranger, other, None, true) as (ports, heard):
+        lies = [FoundServer(f"liar-{port}", (HERE,), port) for port in ports[:3]]
+        announcing(*lies, FoundServer("hub", (HERE,), ports[3]))
+        assert (await asyncio.to_thread(locate_server, config)).server == f"{HERE}:{ports[3]}"
+        announcing(*lies)
+        with pytest.raises(NotFound, match="cannot prove to be this device's server"):
+            await asyncio.to_thread(locate_server, config)
+    assert not any(b"secret" in said for said in heard)
 
 
 def test_only_what_others_can_reach_is_announced():

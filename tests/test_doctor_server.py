@@ -86,24 +86,22 @@ async def test_a_server_that_says_nothing(monkeypatch):
 
 
 @pytest.mark.parametrize("reply", [b"\xff\xff\xff garbage", b"", b"\x0a\x06\x1b]0;hi"])
-def test_a_server_that_describes_garbage(reply):
+async def test_a_server_that_describes_garbage(reply):
     async def say(request, context):
         return reply
 
-    async def scenario():
-        strange = grpc.aio.server()
-        handler = grpc.unary_unary_rpc_method_handler(say)
-        strange.add_generic_rpc_handlers(
-            [grpc.method_handlers_generic_handler(codec.SERVICE_NAME, {"Describe": handler})]
-        )
-        port = strange.add_insecure_port(f"{HERE}:0")
-        await strange.start()
-        try:
-            return await examined(f"{HERE}:{port}")
-        finally:
-            await strange.stop(None)
-
-    findings = [item for item in asyncio.run(scenario())[0] if item.status == "fail"]
+    strange = grpc.aio.server()
+    handler = grpc.unary_unary_rpc_method_handler(say)
+    strange.add_generic_rpc_handlers(
+        [grpc.method_handlers_generic_handler(codec.SERVICE_NAME, {"Describe": handler})]
+    )
+    port = strange.add_insecure_port(f"{HERE}:0")
+    await strange.start()
+    try:
+        found, _ = await examined(f"{HERE}:{port}")
+    finally:
+        await strange.stop(None)
+    findings = [item for item in found if item.status == "fail"]
     assert len(findings) == 1 and findings[0].check == "server" and "\x1b" not in findings[0].detail
 
 
@@ -119,24 +117,17 @@ def test_a_server_that_describes_garbage(reply):
     ],
     ids=["tls-wanted", "other-authority", "plain"],
 )
-def test_tls_that_does_not_do_by_the_clients_own_error(own, config, said, ca):
-    async def scenario():
-        async with serving(tls=own and Tls(own)) as (_, address):
-            return await examined(address, **({"tls_ca": ca} if config else {}))
-
-    finding = last(asyncio.run(scenario())[0])
+async def test_tls_that_does_not_do_by_the_clients_own_error(own, config, said, ca):
+    async with serving(tls=own and Tls(own)) as (_, address):
+        finding = last((await examined(address, **({"tls_ca": ca} if config else {})))[0])
     assert (finding.check, finding.status, finding.exit_code) == ("connection", "fail", 5), finding
     assert said in f"{finding.detail}; {finding.fix}"
 
 
-def test_a_certificate_that_ends_soon(ca):
+async def test_a_certificate_that_ends_soon(ca):
     own = issued(AUTHORITY, HERE, not_before=NOW - timedelta(100), not_after=NOW + timedelta(9, hours=1))
-
-    async def scenario():
-        async with serving(tls=Tls(own)) as (_, address):
-            return await examined(address, tls_ca=ca)
-
-    found = {item.check: item for item in asyncio.run(scenario())[0]}
+    async with serving(tls=Tls(own)) as (_, address):
+        found = {item.check: item for item in (await examined(address, tls_ca=ca))[0]}
     assert found["certificate"].status == "warn"
     assert f"valid until {NOW + timedelta(9, hours=1):%Y-%m-%d} (9 days)" in found["certificate"].detail
     assert found["server"].status == "ok"
@@ -148,16 +139,12 @@ def test_a_certificate_that_ends_soon(ca):
 @pytest.mark.parametrize(
     ("token", "fix"), [("", "--token-file"), ("wrong", "check --token-file, add the token")]
 )
-def test_a_token_that_is_not_accepted(token, fix, tmp_path):
+async def test_a_token_that_is_not_accepted(token, fix, tmp_path):
     path = tmp_path / "token"
     path.write_text(token)
     path.chmod(0o600)
-
-    async def scenario():
-        async with serving(Tenants((("secret-1", "alice"),))) as (_, address):
-            return await examined(address, token_file=str(path) if token else "")
-
-    finding = last(asyncio.run(scenario())[0])
+    async with serving(Tenants((("secret-1", "alice"),))) as (_, address):
+        finding = last((await examined(address, token_file=str(path) if token else ""))[0])
     assert (finding.check, finding.exit_code) == ("token", 4) and fix in finding.fix
 
 

@@ -1,7 +1,5 @@
 """What a device says of its drafts never contradicts its own numbers, in chat, page and API alike."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import subprocess
@@ -28,7 +27,7 @@ from hw_profiles.detect import usable_cores
 from opensled.core.messages import DraftToken, SamplingParams
 from opensled.core.noise import noise_key
 from opensled.core.protocol import Truth
-from opensled.core.sampling import Sampler
+from opensled.core.sampling import DRAFT_CANDIDATES, Sampler
 from opensled.drafting.ngrams import MISSES, PRIOR
 from tests.devices import read
 from tests.drafter_contract import DrafterContract, ids, pull
@@ -37,6 +36,8 @@ from tests.fakes import continuation, next_token
 from tests.gated_target import SlowEngine
 from tests.serving import GREEDY, PROMPT, serving
 from tests.tiny_drafts import tiny_info
+from verify_server.engine.base import SampleRequest
+from verify_server.engine.numpy_scores import NumpyScores
 
 
 def a_sampler() -> Sampler:
@@ -119,46 +120,37 @@ class TestMinimal(DrafterContract):
         assert drafter.ready == 0 and list(drafter.propose_tree()) == []
         assert list(drafter.look_ahead(block, 4)) == [] and drafter.ready == 0
 
-    def test_the_policy_is_not_asked_what_the_drafter_cannot_do(self, drafter, caplog):
-        async def drafted():
-            thread, truth = DraftThread(drafter, Unasked(3, tree=8)), Truth((1, 2, 3))
-            thread.begin(truth, a_sampler())
-            block = (await thread.draft(truth, BlockBudget(3, tree=8))).block
-            thread.look_ahead(block, BlockBudget(3, tree=8))
-            await thread.draft(truth, BlockBudget(3))
-            thread.close()
-            return block
-
-        assert list(asyncio.run(drafted()).ids) == continuation((1, 2, 3), 3) and not caplog.records
+    async def test_the_policy_is_not_asked_what_the_drafter_cannot_do(self, drafter, caplog):
+        thread, truth = DraftThread(drafter, Unasked(3, tree=8)), Truth((1, 2, 3))
+        thread.begin(truth, a_sampler())
+        block = (await thread.draft(truth, BlockBudget(3, tree=8))).block
+        thread.look_ahead(block, BlockBudget(3, tree=8))
+        await thread.draft(truth, BlockBudget(3))
+        thread.close()
+        assert list(block.ids) == continuation((1, 2, 3), 3) and not caplog.records
 
     @pytest.mark.parametrize(("policy", "told"), [(HintLength, True), (lambda: FixedLength(3), False)])
-    def test_the_default_policy_has_drafts_say_how_sure_they_are(self, drafter, policy, told, monkeypatch):
+    async def test_the_default_policy_has_drafts_say_how_sure_they_are(
+        self, drafter, policy, told, monkeypatch
+    ):
         """A busy server verifies the likeliest tokens of all devices."""
         samplers = []
         monkeypatch.setattr(drafter, "begin", lambda prompt, sampler: samplers.append(sampler))
-
-        async def begun():
-            thread, truth = DraftThread(drafter, policy()), Truth((1, 2, 3))
-            thread.begin(truth, a_sampler())
-            await thread.draft(truth, BlockBudget(1))
-            thread.close()
-
-        asyncio.run(begun())
+        thread, truth = DraftThread(drafter, policy()), Truth((1, 2, 3))
+        thread.begin(truth, a_sampler())
+        await thread.draft(truth, BlockBudget(1))
+        thread.close()
         assert [sampler.with_confidence for sampler in samplers] == [told]
 
-    def test_it_drafts_for_a_device_by_its_path(self):
-        async def scenario():
-            # Steps that take a while: a fake server may have written everything before a device has drafted.
-            engine = SlowEngine(num_blocks=100)
-            async with serving(engine=engine, text=TinyText()) as (_, address):
-                name = "tests.test_drafters:MinimalFactory"
-                config = GenerateConfig(server=address, drafter=name, draft_length=4, stop="fixed")
-                device = await connect(config)
-                chunks = await read(device)
-                await device.close()
-                return chunks
-
-        chunks = asyncio.run(scenario())
+    async def test_it_drafts_for_a_device_by_its_path(self):
+        # Steps that take a while: a fake server may have written everything before a device has drafted.
+        engine = SlowEngine(num_blocks=100)
+        async with serving(engine=engine, text=TinyText()) as (_, address):
+            name = "tests.test_drafters:MinimalFactory"
+            config = GenerateConfig(server=address, drafter=name, draft_length=4, stop="fixed")
+            device = await connect(config)
+            chunks = await read(device)
+            await device.close()
         tokens = [id for chunk in chunks for id in chunk.token_ids]
         assert tokens == continuation(PROMPT, len(tokens)) and len(tokens) == GREEDY.max_tokens
         assert chunks[-1].stats.accepted > 0
@@ -299,3 +291,43 @@ def test_an_edge_without_drafter_libraries_loads_none():
         "assert not {'llama_cpp', 'onnxruntime', 'torch', 'transformers', 'ray'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+# -- within the limits of the request -----------------------------------------------------------------------------
+
+
+VOCABULARY, POSITIONS = 300, 200
+KEY = noise_key(11)
+
+LIMITED = [
+    SamplingParams(temperature=0),
+    SamplingParams(temperature=0, logit_bias=((7, 30.0), (9, -30.0))),
+    SamplingParams(temperature=1.5, top_k=1),
+    SamplingParams(temperature=1.5, top_k=5),
+    SamplingParams(temperature=2.0, top_k=DRAFT_CANDIDATES),
+    SamplingParams(temperature=0.9, top_p=0.3),
+    SamplingParams(temperature=0.7, top_k=20, top_p=0.8),
+    SamplingParams(temperature=1.0, top_k=10, logit_bias=((7, 5.0), (8, -100.0))),
+]
+
+
+def rows() -> np.ndarray:
+    return np.random.default_rng(3).normal(scale=3.0, size=(POSITIONS, VOCABULARY)).astype(np.float32)
+
+
+@pytest.mark.parametrize("params", LIMITED, ids=str)
+def test_a_draft_with_the_targets_logits_is_always_right(params) -> None:
+    logits = rows()
+    request = SampleRequest(range(POSITIONS), params, KEY, 40)
+    target = NumpyScores(logits).sample_one(request)
+    sampler = Sampler(params, KEY)
+    assert [sampler.draw(row, 40 + number).id for number, row in enumerate(logits)] == target
+
+
+def test_a_draft_without_the_limits_would_be_wrong() -> None:
+    """So the test above says something: the same draws without top-k miss most of the tokens."""
+    logits, params = rows(), SamplingParams(temperature=1.5, top_k=1)
+    target = NumpyScores(logits).sample_one(SampleRequest(range(POSITIONS), params, KEY, 40))
+    free = Sampler(SamplingParams(temperature=1.5), KEY)
+    right = sum(free.draw(row, 40 + number).id == id for number, (row, id) in enumerate(zip(logits, target)))
+    assert right < POSITIONS / 2

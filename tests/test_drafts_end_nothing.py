@@ -53,13 +53,10 @@ class Spoiler(Drafter):
         self._known += len(tokens)
 
 
-def told(engine, drafter, params, prompt=PROMPT) -> tuple[tuple[int, ...], str]:
-    async def scenario():
-        async with running(engine, max_step_tokens=128) as network:
-            answer = await ask(network, prompt, drafter, params)
-            return answer.tokens, answer.finish_reason
-
-    return asyncio.run(scenario())
+async def told(engine, drafter, params, prompt=PROMPT) -> tuple[tuple[int, ...], str]:
+    async with running(engine, max_step_tokens=128) as network:
+        answer = await ask(network, prompt, drafter, params)
+        return answer.tokens, answer.finish_reason
 
 
 @pytest.fixture(scope="module")
@@ -79,17 +76,20 @@ SAMPLINGS = [SamplingParams(0.0, max_tokens=24), SamplingParams(0.8, seed=3, max
 
 @pytest.mark.parametrize("params", SAMPLINGS, ids=["greedy", "sampled"])
 @pytest.mark.parametrize("right", [0, 1, 3])
-def test_a_token_whose_embedding_is_no_number(right, params, spoiled):
-    alone = told(spoiled, OracleDrafter(1.0, target=lambda context: 7), params)
+async def test_a_token_whose_embedding_is_no_number(right, params, spoiled):
+    alone = await told(spoiled, OracleDrafter(1.0, target=lambda context: 7), params)
     assert len(alone[0]) > 10 and BAD not in alone[0]
-    assert told(spoiled, Spoiler((*PROMPT, *alone[0]), right, BAD), params) == alone
+    assert await told(spoiled, Spoiler((*PROMPT, *alone[0]), right, BAD), params) == alone
 
 
 @pytest.mark.parametrize("right", [0, 1, 3])
-def test_an_engine_whose_rows_are_no_numbers_behind_a_draft(right):
+async def test_an_engine_whose_rows_are_no_numbers_behind_a_draft(right):
     text = continuation(list(PROMPT), 40)
     params = SamplingParams(temperature=0, max_tokens=40)
-    assert told(FakeEngine(), Spoiler((*PROMPT, *text), right, POISON), params) == (tuple(text), "length")
+    assert await told(FakeEngine(), Spoiler((*PROMPT, *text), right, POISON), params) == (
+        tuple(text),
+        "length",
+    )
 
 
 # Prompts of a random model: its likeliest token is ahead by 8 % of the logits' spread or more, 16 times in a row, and
@@ -117,32 +117,27 @@ def spoiled_llama(request, tmp_path_factory):
 
 
 @pytest.mark.parametrize("right", [0, 1, 3])
-def test_llama_cpp_with_a_token_whose_embedding_is_no_number(right, spoiled_llama):
+async def test_llama_cpp_with_a_token_whose_embedding_is_no_number(right, spoiled_llama):
     """All sequences share its cells: the one that drafts the token, and one beside it whose prompt comes in chunks."""
-    alone = told(spoiled_llama, OracleDrafter(1.0, target=lambda context: 7), SIXTEEN, ASKED)
-    beside = told(spoiled_llama, OracleDrafter(1.0, target=lambda context: 7), SIXTEEN, BESIDE)
+    alone = await told(spoiled_llama, OracleDrafter(1.0, target=lambda context: 7), SIXTEEN, ASKED)
+    beside = await told(spoiled_llama, OracleDrafter(1.0, target=lambda context: 7), SIXTEEN, BESIDE)
     assert len(alone[0]) == len(beside[0]) == 16 and BAD not in alone[0]
-
-    async def scenario():
-        async with running(spoiled_llama, max_step_tokens=8) as network:
-            drafter = Spoiler((*ASKED, *alone[0]), right, BAD)
-            first = asyncio.ensure_future(ask(network, ASKED, drafter, SIXTEEN))
-            late = asyncio.ensure_future(ask(network, BESIDE, Spoiler((), 0, BAD), SIXTEEN))
-            long = asyncio.ensure_future(ask(network, (*BESIDE, *beside[0]), OracleDrafter(0.0), LAST))
-            return [(each.tokens, each.finish_reason) for each in await asyncio.gather(first, late, long)]
-
-    drafted, other, after = asyncio.run(scenario())
+    async with running(spoiled_llama, max_step_tokens=8) as network:
+        drafter = Spoiler((*ASKED, *alone[0]), right, BAD)
+        first = asyncio.ensure_future(ask(network, ASKED, drafter, SIXTEEN))
+        late = asyncio.ensure_future(ask(network, BESIDE, Spoiler((), 0, BAD), SIXTEEN))
+        long = asyncio.ensure_future(ask(network, (*BESIDE, *beside[0]), OracleDrafter(0.0), LAST))
+        drafted, other, after = [
+            (each.tokens, each.finish_reason) for each in await asyncio.gather(first, late, long)
+        ]
     assert (drafted, other) == (alone, beside)
     assert len(after[0]) == 1 and after[1] == "length"
 
 
-def test_without_a_draft_such_a_row_ends_the_answer():
-    async def scenario():
-        async with running(FakeEngine()) as network:
+async def test_without_a_draft_such_a_row_ends_the_answer():
+    async with running(FakeEngine()) as network:
+        with pytest.raises(EngineError, match="non-finite"):
             await ask(network, (*PROMPT, POISON), OracleDrafter(0.5))
-
-    with pytest.raises(EngineError, match="non-finite"):
-        asyncio.run(scenario())
 
 
 PATTERN = r"^(([a-z]{0,40}[a-m][a-z]{25}x)|([a-z]*[qwerty][a-z]{22}z))+$"

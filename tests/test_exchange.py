@@ -1,7 +1,5 @@
 """Each response has an id: the client's own if it is a plain one; and the log has one line for each request."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 
@@ -75,23 +73,17 @@ def lines(caplog):
     return [(record.getMessage(), vars(record)) for record in found]
 
 
-def test_a_request_has_one_line_with_its_facts_and_no_text(caplog):
+async def test_a_request_has_one_line_with_its_facts_and_no_text(caplog):
     caplog.set_level(logging.INFO, "http_api.exchange")
-
-    async def scenario():
-        tenants = Tenants((("token-a", "alice"),))
-        async with http_serving(tenants=tenants) as (_, _, address), asking(address, "token-a") as client:
-            for stream in (False, True):
-                body = {"messages": [{"role": "user", "content": SECRET}], "max_tokens": 6, "stream": stream}
-                headers = {HEADER: f"mine-{stream}"}
-                reply = await client.post("/v1/chat/completions?key=swordfish", json=body, headers=headers)
-                assert reply.status_code == 200
-            assert (await client.post("/v1/completions", json={"prompt": SECRET, "n": 0})).status_code == 400
-            assert (
-                await client.get("/v1/models", headers={"Authorization": "Bearer wrong"})
-            ).status_code == 401
-
-    asyncio.run(scenario())
+    tenants = Tenants((("token-a", "alice"),))
+    async with http_serving(tenants=tenants) as (_, _, address), asking(address, "token-a") as client:
+        for stream in (False, True):
+            body = {"messages": [{"role": "user", "content": SECRET}], "max_tokens": 6, "stream": stream}
+            headers = {HEADER: f"mine-{stream}"}
+            reply = await client.post("/v1/chat/completions?key=swordfish", json=body, headers=headers)
+            assert reply.status_code == 200
+        assert (await client.post("/v1/completions", json={"prompt": SECRET, "n": 0})).status_code == 400
+        assert (await client.get("/v1/models", headers={"Authorization": "Bearer wrong"})).status_code == 401
     chats, bad, stranger = lines(caplog)[:2], *lines(caplog)[2:]
     for (message, facts), stream in zip(chats, (False, True), strict=True):
         assert message == "POST /v1/chat/completions 200"

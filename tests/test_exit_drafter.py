@@ -1,8 +1,6 @@
 """An early exit beside a real torch target: it writes in the target's own KV, and the text stays the target's own.
 
 Its drafts are held against those of the draft as a model of its own, which plain transformers run over the text alone.
-
-Run: pytest tests/test_exit_drafter.py
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The fcfs policy, as the pure function it is. Run: pytest tests/test_fcfs.py"""
+"""The fcfs policy, as the pure function it is."""
 
 from hw_profiles.step_cost import HardwareProfile
 from scheduler.fcfs import Fcfs

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from lab.testbed.gguf_reference import GgufReference
 from opensled.core.messages import ChatMessage, SamplingParams
 from opensled.models.store import FETCHABLE, fetched_folder
-from verify_server.engine.base import SampleRequest, Segment, TargetEngine
+from verify_server.engine.base import SampleRequest, Segment
 from verify_server.options.serve_config import ServeConfig
 from verify_server.round.loaded_model import ServedModel
 from verify_server.start.load_target import load
@@ -20,6 +20,9 @@ from verify_server.start.load_target import load
 # Read when the tests are collected: during tests the cache is an empty folder (tests/conftest.py).
 MODEL = fetched_folder("smollm2") / Path(FETCHABLE["smollm2"].member).name
 TOKENS = 24  # of an answer, at most
+MIN_EQUAL = 18
+NEAR_TIE = 0.1  # logits between float32's own token and the other one
+
 # Question -> what a right answer says; "" = there is no one right answer.
 QUESTIONS = {
     "What is the capital of France?": "Paris",
@@ -43,8 +46,6 @@ QUESTIONS = {
     "Give me a tip for sleeping well.": "",
     "What is a dog?": "animal",
 }
-MIN_EQUAL = 18
-NEAR_TIE = 0.1  # logits between float32's own token and the other one
 
 pytestmark = [
     pytest.mark.real,
@@ -52,10 +53,17 @@ pytestmark = [
 ]
 
 
-def ask(engine: TargetEngine, prompt: Sequence[int]) -> list[int]:
+class Difference(NamedTuple):
+    """The first token of an answer that is not float32's."""
+
+    place: int
+    gap: float  # in float32's logits, between its own token and that one
+
+
+def ask(engine, prompt) -> list[int]:
     """Up to `TOKENS` tokens, each the likeliest one."""
     blocks = tuple(range(-(-(len(prompt) + TOKENS) // engine.info.block_size)))
-    text, answer, start = list(prompt), list[int](), 0
+    text, answer, start = list(prompt), [], 0
     while len(answer) < TOKENS and not set(answer) & set(engine.info.eos_ids):
         scores = engine.forward([Segment(tuple(text[start:]), start, blocks, 1)])
         answer += scores.sample_one(SampleRequest([0], SamplingParams(temperature=0.0), b"", len(text)))
@@ -64,17 +72,13 @@ def ask(engine: TargetEngine, prompt: Sequence[int]) -> list[int]:
     return answer
 
 
-def difference(reference: GgufReference, prompt: Sequence[int], answer: Sequence[int]) -> tuple[int, float]:
-    """The first place where an answer leaves what float32 writes, and the logits between both; (0, 0.0) = nowhere."""
+def difference(reference: GgufReference, prompt, answer) -> Difference | None:
+    """Where an answer leaves the text that float32 writes; None = nowhere."""
     rows = reference.logits([*prompt, *answer[:-1]], len(answer))
     for place, (row, token) in enumerate(zip(rows, answer)):
         if row.argmax() != token:
-            return place + 1, float(row.max() - row[token])
-    return 0, 0.0
-
-
-def is_right(question: str, text: str) -> bool:
-    return QUESTIONS[question].lower() in text.lower()
+            return Difference(place, float(row.max() - row[token]))
+    return None
 
 
 @pytest.fixture(scope="module")
@@ -96,15 +100,18 @@ def test_twenty_plain_questions(target: ServedModel) -> None:
         assert list(prompt) == reference.render_chat([{"role": "user", "content": question}])
         answer = ask(target.engine, prompt)
         assert len(answer) == TOKENS or answer[-1] in reference.eos_ids
-        place, gap = difference(reference, prompt, answer)
-        if place:
-            left[question] = place, gap
-            right = is_right(question, reference.decode(answer))
+        if found := difference(reference, prompt, answer):
+            left[question] = found
             own = reference.decode(reference.generate(prompt, max_tokens=TOKENS)[0])
-            assert not fact or right or not is_right(question, own), question
-    print("\n".join(f"{question}: token {place}, gap {gap:.3f}" for question, (place, gap) in left.items()))
+            told = fact.lower() in reference.decode(answer).lower()
+            assert told or fact.lower() not in own.lower(), question
+    print(
+        "\n".join(
+            f"{question}: token {each.place + 1}, gap {each.gap:.3f}" for question, each in left.items()
+        )
+    )
     assert len(QUESTIONS) - len(left) >= MIN_EQUAL, left
-    assert all(gap <= NEAR_TIE for _, gap in left.values()), left
+    assert all(each.gap <= NEAR_TIE for each in left.values()), left
 
 
 def test_the_file_as_it_is_stored_answers_otherwise() -> None:
@@ -113,4 +120,4 @@ def test_the_file_as_it_is_stored_answers_otherwise() -> None:
     reference = GgufReference(MODEL)
     prompts = [stored.text.render([ChatMessage("user", question)]) for question in QUESTIONS]
     left = [difference(reference, prompt, ask(stored.engine, prompt)) for prompt in prompts]
-    assert left.count((0, 0.0)) < MIN_EQUAL
+    assert left.count(None) < MIN_EQUAL

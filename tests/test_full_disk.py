@@ -1,7 +1,5 @@
 """What is said of a disk that takes nothing more, and of an index out of reach: each in its own words."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

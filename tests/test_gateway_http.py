@@ -1,7 +1,5 @@
 """`opensled serve --http` at a gateway: replicas answer through it, and the loss of one changes no text."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from contextlib import asynccontextmanager

@@ -1,7 +1,4 @@
-"""Policy `goodput` in real processes over real gRPC: devices of every kind at once, one of them frozen in mid-answer.
-
-Run: pytest tests/test_goodput_processes.py
-"""
+"""Policy `goodput` in real processes over real gRPC: devices of every kind at once, one frozen in mid-answer."""
 
 from __future__ import annotations
 

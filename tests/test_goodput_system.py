@@ -1,7 +1,5 @@
 """The tests of the foundation once more under policy `goodput`: the whole system on a fake target, the equality suite
 on the real one, sessions and protocol under arbitrary orders of events, and too little KV memory.
-
-Run: pytest tests/test_goodput_system.py
 """
 
 from __future__ import annotations

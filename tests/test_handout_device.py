@@ -1,9 +1,4 @@
-"""A device and what it is handed: what arrives whole becomes its draft, and nothing else touches the one that works.
-
-Run: pytest tests/test_handout_device.py
-"""
-
-from __future__ import annotations
+"""A device and what it is handed: what arrives whole becomes its draft, and nothing else touches the one that works."""
 
 import asyncio
 import errno

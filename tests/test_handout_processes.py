@@ -1,6 +1,6 @@
 """From an adapted draft to devices that draft with it, over a real server: publish, pull, the next one, rollback.
 
-Run: pytest tests/test_handout_processes.py; with -m long, opensled adapt makes the draft.
+With -m long, opensled adapt makes the draft.
 """
 
 from __future__ import annotations

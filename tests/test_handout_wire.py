@@ -1,9 +1,4 @@
-"""GetDraft over gRPC: each tenant its own, within limits, while answers go on.
-
-Run: pytest tests/test_handout_wire.py
-"""
-
-from __future__ import annotations
+"""GetDraft over gRPC: each tenant its own, within limits, while answers go on."""
 
 import asyncio
 import os
@@ -181,7 +176,7 @@ async def test_more_transfers_than_a_client_may_have_are_refused_with_a_time(tmp
         assert await parts(links[0])
 
 
-def test_transfers_that_end_at_once_take_no_time_of_others(tmp_path):
+async def test_transfers_that_end_at_once_take_no_time_of_others(tmp_path):
     """A tenant begins transfers and leaves, as often as its calls allow: the bytes that it never took are others'."""
     content = WEIGHTS * 4  # 1 MB
     drafts = store_with(tmp_path / "store", manifest(), manifest(tenant="garage"), content=content)
@@ -196,20 +191,16 @@ def test_transfers_that_end_at_once_take_no_time_of_others(tmp_path):
                 for call in calls:
                     call.cancel()
 
-    async def main():
-        limits = ClientLimits(calls=Rate(1e6, 1e6), refusals=Rate(1e6, 1e6), by_address=False)
-        async with (
-            serving(TENANTS, drafts=hand_out(drafts, rate).serve, client_limits=limits) as (_, address),
-            linked(address, token="k") as link,
-            flooding([hostile], address),
-        ):
-            await asyncio.sleep(0.5)
-            began = time.monotonic()
-            assert b"".join(await parts(link, file)) == content
-            return time.monotonic() - began
-
-    # Its share of the rate beside four others, at worst
-    assert asyncio.run(main()) < 5 * len(content) / rate * 1.5
+    limits = ClientLimits(calls=Rate(1e6, 1e6), refusals=Rate(1e6, 1e6), by_address=False)
+    async with (
+        serving(TENANTS, drafts=hand_out(drafts, rate).serve, client_limits=limits) as (_, address),
+        linked(address, token="k") as link,
+        flooding([hostile], address),
+    ):
+        await asyncio.sleep(0.5)
+        began = time.monotonic()
+        assert b"".join(await parts(link, file)) == content
+        assert (time.monotonic() - began) < 5 * len(content) / rate * 1.5
 
 
 async def test_an_older_server_is_named(monkeypatch):
@@ -235,7 +226,7 @@ async def flooding(clients, address):
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def test_floods_of_transfers_stop_no_answer_and_take_no_memory(tmp_path, monkeypatch):
+async def test_floods_of_transfers_stop_no_answer_and_take_no_memory(tmp_path, monkeypatch):
     """Devices that fetch in a loop, some that never read, some that are refused: answers of another tenant go on."""
     monkeypatch.setattr(service, "SILENT_S", 0.5)
     content = WEIGHTS * 32  # 8 MB
@@ -257,24 +248,20 @@ def test_floods_of_transfers_stop_no_answer_and_take_no_memory(tmp_path, monkeyp
             await asyncio.sleep(60)
             assert calls
 
-    async def main():
-        limits = ClientLimits(farewell_s=0.5, by_address=False)
-        async with (
-            serving(TENANTS, drafts=hand_out(drafts, 2e7).serve, client_limits=limits) as (manager, address),
-            linked(address, token="g") as link,
-        ):
-            await finish(link)
-            before = used_mb()
-            async with flooding([*[greedy] * 12, *[unread] * 4], address):
-                await asyncio.sleep(0.3)
-                began, count = time.monotonic(), 0
-                while time.monotonic() - began < 1.5 or count < 3:
-                    answer = await asyncio.wait_for(finish(link), 20)
-                    assert answer[1] == continuation(PROMPT, GREEDY.max_tokens)
-                    count += 1
-                grown = used_mb() - before
-                await until(lambda: manager.stats.limited["silence"])
-        return grown
-
-    grown = asyncio.run(main())
+    limits = ClientLimits(farewell_s=0.5, by_address=False)
+    async with (
+        serving(TENANTS, drafts=hand_out(drafts, 2e7).serve, client_limits=limits) as (manager, address),
+        linked(address, token="g") as link,
+    ):
+        await finish(link)
+        before = used_mb()
+        async with flooding([*[greedy] * 12, *[unread] * 4], address):
+            await asyncio.sleep(0.3)
+            began, count = time.monotonic(), 0
+            while time.monotonic() - began < 1.5 or count < 3:
+                answer = await asyncio.wait_for(finish(link), 20)
+                assert answer[1] == continuation(PROMPT, GREEDY.max_tokens)
+                count += 1
+            grown = used_mb() - before
+            await until(lambda: manager.stats.limited["silence"])
     assert grown < MAX_MB

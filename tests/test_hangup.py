@@ -1,7 +1,4 @@
-"""SIGHUP: a server whose terminal goes finishes its answers; one that is asked to read its files again goes on.
-
-Run: pytest tests/test_hangup.py
-"""
+"""SIGHUP: a server whose terminal goes finishes its answers; one that is asked to read its files again goes on."""
 
 from __future__ import annotations
 

@@ -3,8 +3,6 @@
 The reference is plain transformers on the same folder; it shares no code with the product.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from contextlib import asynccontextmanager

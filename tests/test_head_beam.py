@@ -1,7 +1,4 @@
-"""Trees of a draft whose places are known apart: against all paths there are, and as a chain.
-
-Run: pytest tests/test_head_beam.py
-"""
+"""Trees of a draft whose places are known apart: against all paths there are, and as a chain."""
 
 from __future__ import annotations
 

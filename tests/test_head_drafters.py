@@ -2,8 +2,6 @@
 
 What a head knows lies in KV blocks. So each draft of a run is held against one that is made from nothing but the text:
 hidden states from plain transformers, and the attention that heads are trained with.
-
-Run: pytest tests/test_head_drafters.py
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from opensled.core.errors import NotFound, UnsupportedModel, UsageError, Vocabul
 from opensled.core.messages import SamplingParams
 from opensled.models.store import model_path
 from scheduler.fcfs import Fcfs
-from tests.fakes import FakeEngine, FakeText, OracleDrafter
+from tests.fakes import IMPATIENT, FakeEngine, FakeText, OracleDrafter, Weather
 from tests.system import ask, running
 from verify_server.admission.session_manager import SessionLimits
 from verify_server.drafting.heads import HEADS, attach
@@ -36,6 +34,7 @@ from verify_server.drafting.heads.drafter import FrameDrafter, HeadDrafter, Plac
 from verify_server.drafting.heads.head_file import HeadFile, config_digest, load
 from verify_server.drafting.heads.target_parts import TargetParts
 from verify_server.engine.torch import torch_engine
+from verify_server.engine.torch.kv_memory import BLOCK_SIZE
 from verify_server.engine.torch.selftest import attending_by
 from verify_server.engine.torch.torch_engine import TorchEngine
 from verify_server.options.serve_config import ServeConfig
@@ -337,3 +336,55 @@ def test_heads_that_do_not_belong_here_are_refused(trained: HeadFile, tmp_path: 
     save(wide)
     with pytest.raises(UnsupportedModel, match="at least 40 layers"):
         attach.specformer(config, target())
+
+
+# -- after a prefix hit, a lost stream, and on another server -----------------------------------------------------
+
+
+WARM = SamplingParams(temperature=0.8, max_tokens=12, seed=5, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[int]:
+    found, _ = Reference(model_path("tiny")).generate(LONG, temperature=0.8, max_tokens=12, seed=5)
+    return found
+
+
+@pytest.mark.parametrize("kind", DRAFTERS)
+async def test_after_a_prefix_hit(kind: str, expected: list[int]) -> None:
+    engine = fresh_engine()
+    recorder, told = beside(engine, kind)
+    async with running(engine, drafter=recorder, policy=FOUR) as network:
+        first = await ask(network, LONG, NoneDrafter(), WARM)
+        loop = network.manager.loop
+        computed, asked = loop.machine.stats.positions, len(recorder.seen)
+        second = await ask(network, LONG, NoneDrafter(), WARM)
+        again = loop.machine.stats.positions - computed
+    assert list(first.tokens) == list(second.tokens) == expected
+    assert again == computed - 2 * BLOCK_SIZE, "all else is the same: two blocks of the prompt were there"
+    recorder.seen = recorder.seen[asked:]
+    agree(told, recorder)
+
+
+@pytest.mark.parametrize("kind", DRAFTERS)
+async def test_over_a_link_that_loses_streams(kind: str, expected: list[int]) -> None:
+    engine = fresh_engine()
+    recorder, told = beside(engine, kind)
+    weather = Weather(loss=0.3, duplicate=0.1, reorder=0.2, seed=7)
+    async with running(engine, drafter=recorder, policy=FOUR, weather=weather) as network:
+        assert list((await ask(network, LONG, NoneDrafter(), WARM, patience=IMPATIENT)).tokens) == expected
+    agree(told, recorder)
+
+
+@pytest.mark.parametrize("kind", DRAFTERS)
+async def test_on_another_server_the_head_reads_all_of_the_text(kind: str, expected: list[int]) -> None:
+    """What a device sends to a server that takes over: prompt, what is committed, and the same seed."""
+    engine = fresh_engine()
+    recorder, told = beside(engine, kind)
+    async with running(engine, drafter=recorder, policy=FOUR) as network:
+        assert (
+            list((await ask(network, LONG, NoneDrafter(), WARM, committed=tuple(expected[:5]))).tokens)[-7:]
+            == expected[-7:]
+        )
+    assert min(one.length for one, _ in recorder.seen) > len(LONG) + 5
+    agree(told, recorder)

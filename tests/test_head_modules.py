@@ -1,7 +1,4 @@
-"""Draft heads as networks: who sees what, in training and in a server alike.
-
-Run: pytest tests/test_head_modules.py
-"""
+"""Draft heads as networks: who sees what, in training and in a server alike."""
 
 from __future__ import annotations
 

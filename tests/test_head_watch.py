@@ -1,7 +1,5 @@
 """A gateway notices that its Ray is gone. With Ray: tests/test_cluster.py."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

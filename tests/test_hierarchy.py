@@ -1,21 +1,28 @@
 """A relay over fakes: the text is the top target's, whatever the relay's model says."""
 
+from __future__ import annotations
+
 import asyncio
 import random
 import threading
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.link.remote import RemoteSession
+from edge_client.round.draft_job import BlockBudget
 from opensled.core.errors import NonFiniteLogits, ProtocolError, TruthConflict, Unsupported
 from opensled.core.messages import Open, SamplingParams, Verdict
-from opensled.core.protocol import Truth
+from opensled.core.protocol import EndRules, Truth
 from opensled.wire import codec
 from relay.survival import Survival
+from relay.uplink import VettedBlocks
+from relay.vetting import Vetting
 from tests.fakes import (
+    EOS,
     POISON,
     VOCAB,
     FakeEngine,
@@ -29,6 +36,8 @@ from tests.table_target import TableDrafter, TableEngine
 from tests.test_penalties import CASES, LENGTH, PROMPT, params_of, reference
 from tests.three_tiers import IMPATIENT, relaying, tiers
 from verify_server.admission.session_manager import SessionLimits
+from verify_server.kv.blocks import BlockPool, BlockTable
+from verify_server.round.sequence import Sequence
 
 STORM = Weather(loss=0.3, duplicate=0.1, reorder=0.2, seed=5)
 GREEDY = SamplingParams(temperature=0, max_tokens=40)
@@ -156,15 +165,12 @@ def test_a_relay_that_is_always_wrong_costs_no_more_steps_than_decoding():
     assert top.drafts.accepted == 0 and top.steps <= 42
 
 
-def test_what_is_confirmed_and_taken_back_is_counted():
-    async def scenario():
-        middle = Counted(target=errs(0.3))
-        top = Slower(relay=middle.steps)
-        async with tiers(top, middle, block=3) as (network, relay, _):
-            await ask(network, [3, 1, 4], OracleDrafter(0.7), LONG)
-            return {each.name: each.read() for each in relay.metrics}
-
-    found = asyncio.run(scenario())
+async def test_what_is_confirmed_and_taken_back_is_counted():
+    middle = Counted(target=errs(0.3))
+    top = Slower(relay=middle.steps)
+    async with tiers(top, middle, block=3) as (network, relay, _):
+        await ask(network, [3, 1, 4], OracleDrafter(0.7), LONG)
+        found = {each.name: each.read() for each in relay.metrics}
     assert found["relay_confirmed_tokens_total"] > 5 < found["relay_taken_back_tokens_total"]
 
 
@@ -345,3 +351,96 @@ def test_the_chance_to_stand_is_learned_apart_by_what_the_device_said():
         survival.add_verdict(False, False)
     assert survival.chance(True) > 0.95 and survival.chance(False) < 0.05
     assert survival.of_all([True, False]) == pytest.approx(survival.chance(True) * survival.chance(False))
+
+
+# -- when vetted tokens leave for the server above ----------------------------------------------------------------
+
+
+ENDS = EndRules(frozenset(), frozenset(), 100)
+
+
+def vetted(count, agreed=True, full=False, confirmed=3):
+    """A sequence with so many vetted tokens behind three confirmed ones."""
+    sequence = Sequence((1, 2, 3)[:confirmed], confirmed, ENDS, BlockTable(BlockPool(0, 1)))
+    sequence.ahead = count if full else 100
+    sequence.truth.decide(((1, 2, 3)[confirmed:] + tuple(range(10, 10 + count))), "", final=False)
+    vetting = Vetting(SimpleNamespace(sequence=sequence, riders=()), Survival())
+    vetting.agreed = [agreed] * len(sequence.truth.vetted)
+    return vetting
+
+
+def block_of(vetting, *, length=8, bound=0.4, hint=None):
+    """The ids of the block that leaves now; None = it is to grow."""
+
+    async def scenario():
+        blocks, budget = VettedBlocks(vetting, length, bound), BlockBudget(8, hint=hint)
+        future = blocks.draft(Truth((1, 2, 3)), budget)
+        return future.result().block.ids if future.done() else None
+
+    return asyncio.run(scenario())
+
+
+def test_a_block_leaves_when_it_is_full_doubtful_or_at_an_end():
+    assert block_of(vetted(2)) is None
+    assert block_of(vetted(8)) == tuple(range(10, 18)) == block_of(vetted(11))
+    assert block_of(vetted(3), hint=2) == (10, 11)
+    assert block_of(vetted(2, agreed=False)) == (10, 11)  # 0.55 ** 2 < 0.4
+    assert block_of(vetted(1, agreed=False)) is None
+    assert block_of(vetted(1, full=True)) == (10,)
+    assert block_of(vetted(0, full=True)) is None
+
+
+def test_a_block_is_no_longer_than_the_longest_one_that_the_server_above_takes():
+    """`block_of` has a budget of eight."""
+    assert block_of(vetted(20), length=12) == tuple(range(10, 18))
+
+
+def test_blocks_behind_what_is_not_applied_yet_wait():
+    assert block_of(vetted(8, confirmed=2)) is None
+
+
+# -- where an answer ends -----------------------------------------------------------------------------------------
+
+
+SHORT = [3, 1, 4]
+TEXT = continuation(SHORT, 40)
+
+
+@dataclass
+class EndingEngine(FakeEngine):
+    """A target with further ends."""
+
+    ends: tuple[int, ...] = ()
+
+    @property
+    def info(self):
+        return replace(super().info, eos_ids=(EOS, *self.ends))
+
+
+def answer(top, middle):
+    async def scenario():
+        async with tiers(top, middle) as (network, _, _):
+            return await ask(network, SHORT, OracleDrafter(0.7), GREEDY, patience=IMPATIENT)
+
+    return asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("place", [0, 3, 8, 21])
+def test_an_end_of_the_relays_model_alone_ends_nothing(place, share):
+    found = answer(FakeEngine(), EndingEngine(ends=(TEXT[place],), target=errs(share)))
+    assert list(found.tokens) == TEXT and found.finish_reason == "length"
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("place", [0, 3, 8, 21])
+def test_an_end_of_the_top_target_alone_ends_the_answer(place, share):
+    found = answer(EndingEngine(ends=(TEXT[place],)), FakeEngine(target=errs(share)))
+    assert list(found.tokens) == TEXT[: TEXT.index(TEXT[place]) + 1] and found.finish_reason == "eos"
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize(("top", "middle"), [(30, 200), (200, 30), (30, 30)])
+def test_the_shorter_context_ends_it(top, middle, share):
+    found = answer(FakeEngine(context_length=top), FakeEngine(context_length=middle, target=errs(share)))
+    assert list(found.tokens) == TEXT[: 30 - len(SHORT)] and found.finish_reason == "length"

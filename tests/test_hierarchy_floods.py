@@ -1,7 +1,5 @@
 """Floods on a relay meet the limits of any server, and the server above it notices no more of them than one tenant's
 share.
-
-Run: pytest tests/test_hierarchy_floods.py
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """A server above that lies to a relay: the sequence that it lies about ends by an error of ours, or its text is right
 after all; other sequences notice nothing, and nothing is left behind.
-
-Run: pytest tests/test_hierarchy_hostile.py
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """docs/home.md without the machines of `make home-check`: its length, commands, flags, and what the check knows."""
 
-from __future__ import annotations
-
 import re
 import shlex
 

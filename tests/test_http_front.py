@@ -1,7 +1,5 @@
 """`opensled serve --http`: the server's own API, its keys and tenants, and the end of its answers."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import ssl

@@ -1,7 +1,5 @@
 """What one HTTP client of a server may send and hold: no more than over gRPC, and nobody else loses a word."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket

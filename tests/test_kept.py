@@ -1,7 +1,4 @@
-"""Text that a server keeps: of whom, and what; and that no sequence waits for it.
-
-Run: pytest tests/test_kept.py
-"""
+"""Text that a server keeps: of whom, and what; and that no sequence waits for it."""
 
 from __future__ import annotations
 
@@ -135,26 +132,6 @@ async def test_guided_answers_are_not_kept_and_others_hold_the_targets_probabili
     assert np.allclose(kept.top_log_probs[:, :20], told[..., 1], atol=0.02)
 
 
-async def test_accepted_drafts_have_the_rows_that_plain_decoding_has(tmp_path: Path, tiny):
-    store = KeptStore(tmp_path / "kept")
-    prompt = tiny.text.encode("import os\n")
-    params = SamplingParams(temperature=0.0, max_tokens=24)
-    limits = SessionLimits(linger=0.2, tenants=Tenants(default=TenantLimits(keep=1)))
-    async with running(tiny.engine, limits=limits, text=tiny.text) as network:
-        network.manager.keeper = TextKeeper(store, WORDS)
-        plain = await ask(network, prompt, OracleDrafter(1.0, target=lambda context: 5), params)
-        known = [*prompt, *plain.tokens, *[5] * 20]
-        drafter = OracleDrafter(0.7, target=lambda context: known[len(context)])
-        drafted = await ask(network, prompt, drafter, params, device="another one")
-        await until(lambda: not network.manager.loop.machine.sessions)
-        network.manager.keeper.close()
-    assert sum(commit.accepted for commit in drafted.rounds) > 5
-    one, other = (read_shard(path)[0] for path in sorted(store.folder_of("local").glob("*.npz")))
-    assert one.ids.tolist() == other.ids.tolist()
-    assert np.array_equal(one.top_ids[:, :3], other.top_ids[:, :3])
-    assert np.allclose(one.top_log_probs, other.top_log_probs, atol=0.02)
-
-
 class KnowingTree(OracleDrafter):
     """Knows the answer, and hides its tokens among branches that the target rejects, each with tokens behind it."""
 
@@ -180,34 +157,36 @@ class KnowingTree(OracleDrafter):
             parent, place = (count - 3 if place % 6 else count - 4), place + 1
 
 
-def test_of_a_tree_the_rows_of_the_path_that_stands_are_kept(tmp_path: Path, tiny):
-    """Not those of a rejected branch: context ids and probabilities are what plain decoding has."""
+def knowing_chain(known: list[int]) -> OracleDrafter:
+    return OracleDrafter(0.7, target=lambda context: known[len(context)])
+
+
+@pytest.mark.parametrize(
+    ("drafter", "tree", "temperature"),
+    [(knowing_chain, 0, 0.0), (KnowingTree, 12, 0.0), (KnowingTree, 12, 0.8)],
+)
+async def test_accepted_drafts_have_the_rows_that_plain_decoding_has(
+    tmp_path: Path, tiny, drafter, tree: int, temperature: float
+):
+    """And not those of a rejected branch: context ids and probabilities are the same."""
     store = KeptStore(tmp_path / "kept")
     prompt = tiny.text.encode("import os\n")
-
-    async def main(temperature: float):
-        params = SamplingParams(temperature=temperature, max_tokens=24, seed=3)
-        limits = SessionLimits(linger=0.2, tenants=Tenants(default=TenantLimits(keep=1)))
-        async with running(tiny.engine, limits=limits, text=tiny.text) as network:
-            network.manager.keeper = TextKeeper(store, WORDS)
-            plain = await ask(network, prompt, OracleDrafter(1.0, target=lambda context: 5), params)
-            drafter = KnowingTree([*prompt, *plain.tokens, *[5] * 20])
-            drafted = await ask(
-                network, prompt, drafter, params, device="trees", stop=FixedLength(4, tree=12)
-            )
-            await until(lambda: not network.manager.loop.machine.sessions)
-            network.manager.keeper.close()
-            return plain, drafted
-
-    for temperature in (0.0, 0.8):
-        plain, drafted = asyncio.run(main(temperature))
-        assert drafted.tokens == plain.tokens
-        assert sum(commit.accepted for commit in drafted.rounds) > 8
-        one, other = (read_shard(path)[0] for path in sorted(store.folder_of("local").glob("*.npz")))
-        assert one.ids.tolist() == other.ids.tolist() == [*prompt, *plain.tokens]
-        assert np.array_equal(one.top_ids[:, :3], other.top_ids[:, :3])
-        assert np.allclose(one.top_log_probs, other.top_log_probs, atol=0.02)
-        store.delete("local")
+    params = SamplingParams(temperature=temperature, max_tokens=24, seed=3)
+    limits = SessionLimits(linger=0.2, tenants=Tenants(default=TenantLimits(keep=1)))
+    async with running(tiny.engine, limits=limits, text=tiny.text) as network:
+        network.manager.keeper = TextKeeper(store, WORDS)
+        plain = await ask(network, prompt, OracleDrafter(1.0, target=lambda context: 5), params)
+        known = drafter([*prompt, *plain.tokens, *[5] * 20])
+        stop = FixedLength(4, tree=tree)
+        drafted = await ask(network, prompt, known, params, device="another one", stop=stop)
+        await until(lambda: not network.manager.loop.machine.sessions)
+        network.manager.keeper.close()
+    assert drafted.tokens == plain.tokens
+    assert sum(commit.accepted for commit in drafted.rounds) > (8 if tree else 5)
+    one, other = (read_shard(path)[0] for path in sorted(store.folder_of("local").glob("*.npz")))
+    assert one.ids.tolist() == other.ids.tolist() == [*prompt, *plain.tokens]
+    assert np.array_equal(one.top_ids[:, :3], other.top_ids[:, :3])
+    assert np.allclose(one.top_log_probs, other.top_log_probs, atol=0.02)
 
 
 def test_a_long_text_is_cut():

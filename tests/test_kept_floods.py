@@ -1,7 +1,4 @@
-"""A tenant floods a server that keeps its text: the quota holds, old text goes, and no answer waits for a disk.
-
-Run: pytest tests/test_kept_floods.py
-"""
+"""A tenant floods a server that keeps its text: the quota holds, old text goes, and no answer waits for a disk."""
 
 from __future__ import annotations
 

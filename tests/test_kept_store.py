@@ -17,8 +17,9 @@ import pytest
 from adapt.kept import kept_store as module
 from adapt.kept.kept_store import KeptStore
 from adapt.kept.kept_text import TOP, KeptText
+from lab.training.adapting.material import read_kept
 from opensled.cli import main as cli
-from opensled.core.errors import NotFound, UsageError
+from opensled.core.errors import NotFound, UsageError, VocabularyMismatch
 
 WORDS = "vocabulary"
 
@@ -171,3 +172,34 @@ def test_only_the_servers_user_reads_it(tmp_path: Path):
     for path in [store.folder, *store.folder.rglob("*")]:
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
     assert "a" not in {path.name for path in store.folder.iterdir()}
+
+
+# -- texts that somebody has changed ------------------------------------------------------------------------------
+
+
+VOCABULARY, IDS = "words", 2048
+
+
+@pytest.mark.parametrize("damage", ["cut", "roles", "ids", "nan", "sums", "no archive"])
+def test_damaged_texts_are_refused_by_name(tmp_path: Path, damage: str):
+    """Training would fail in their midst, or learn nonsense."""
+    store = KeptStore(tmp_path)
+    top_ids = np.tile(np.arange(32, dtype=np.uint32), (2, 1))
+    top = np.full((2, 32), np.nan if damage == "nan" else 0.0 if damage == "sums" else -4.0, np.float16)
+    ids = (1, 2, 5_000_000 if damage == "ids" else 3)
+    store.write(KeptText("a", 0.0, ids, 0 if damage == "roles" else 1, top_ids, top), VOCABULARY)
+    [path] = store.folder_of("a").glob("*.npz")
+    content = path.read_bytes()
+    path.write_bytes(content[:-40] if damage == "cut" else b"no" if damage == "no archive" else content)
+    with pytest.raises(UsageError, match=f"{path.name} is damaged, remove it"):
+        read_kept(store.folder_of("a"), VOCABULARY, IDS)
+
+
+def test_whole_texts_are_read(tmp_path: Path):
+    store = KeptStore(tmp_path)
+    rows = np.tile(np.arange(32, dtype=np.uint32), (2, 1)), np.full((2, 32), -4.0, np.float16)
+    store.write(KeptText("a", 0.0, (1, 2, 3), 1, *rows), VOCABULARY)
+    [text] = read_kept(store.folder_of("a"), VOCABULARY, IDS)
+    assert text.ids.tolist() == [1, 2, 3] and text.roles.tolist() == [0, 2, 2]
+    with pytest.raises(VocabularyMismatch):
+        read_kept(store.folder_of("a"), "of another target", IDS)

@@ -1,7 +1,4 @@
-"""KV bookkeeping: no leak, no alias, truncate is rollback; who is evicted, and who may hold how much.
-
-Run: pytest tests/test_kv.py
-"""
+"""KV bookkeeping: no leak, no alias, truncate is rollback; who is evicted, and who may hold how much."""
 
 from __future__ import annotations
 

@@ -201,6 +201,7 @@ def test_who_has_work_to_do_loses_his_kv_to_older_ones_only():
     pressed.step(Slice(0, 20, True))
     assert pressed.step(Slice(1, 16, False), Slice(0, 1, True)) == {0}
     assert holds(old) and not holds(young)
+    assert pressed.loop.machine.left_out == {1}, "who gets no KV is named"
 
 
 def test_who_is_planned_does_not_rest_though_his_device_may():
@@ -237,10 +238,3 @@ def test_what_is_computed_ahead_takes_free_blocks_only():
     assert pressed.step(Slice(1, 16, False, ahead=True)) == set()
     assert pressed.step(Slice(1, 8, False, ahead=True)) == {1}
     assert holds(pressed.sessions[0])
-
-
-def test_who_gets_no_kv_is_named():
-    pressed = Pressed(0.0, [[1] * 20, [2] * 20], {"num_blocks": 8, "block_size": 4})
-    pressed.step(Slice(0, 20, True))
-    pressed.step(Slice(1, 16, False), Slice(0, 1, True))
-    assert pressed.loop.machine.left_out == {1}

@@ -1,7 +1,5 @@
 """What a killed gateway left: its processes end, those of gateways that live do not. Without Ray."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -105,16 +105,12 @@ async def test_another_program_listens_there(answer):
     ],
     ids=["plain", "tls", "unknown authority", "other name", "asks for certificates"],
 )
-def test_the_two_ends_do_not_agree_on_tls(tmp_path, server, device, words):
+async def test_the_two_ends_do_not_agree_on_tls(tmp_path, server, device, words):
     own = issued(AUTHORITY, HERE if server == "asks" else server) if server else None
     tls = Tls(own, AUTHORITY.cert_pem.bytes() if server == "asks" else b"") if own else None
     authority = {"tls_ca": written(tmp_path)} if device.pop("known", False) else {}
-
-    async def scenario():
-        async with serving(tls=tls) as (_, address):
-            return await words_of(address, **device, **authority)
-
-    assert f": {words}" in asyncio.run(scenario())
+    async with serving(tls=tls) as (_, address):
+        assert f": {words}" in (await words_of(address, **device, **authority))
 
 
 @pytest.mark.parametrize(
@@ -124,15 +120,11 @@ def test_the_two_ends_do_not_agree_on_tls(tmp_path, server, device, words):
         ((2101, 2102), "its certificate is not valid yet; set this device's clock"),
     ],
 )
-def test_certificates_of_another_time(tmp_path, valid, words):
+async def test_certificates_of_another_time(tmp_path, valid, words):
     begin, end = (datetime(year, 1, 1, tzinfo=timezone.utc) for year in valid)
     own = issued(AUTHORITY, HERE, not_before=begin, not_after=end)
-
-    async def scenario():
-        async with serving(tls=Tls(own, b"")) as (_, address):
-            return await words_of(address, tls=True, tls_ca=written(tmp_path))
-
-    assert f": {words}" in asyncio.run(scenario())
+    async with serving(tls=Tls(own, b"")) as (_, address):
+        assert f": {words}" in (await words_of(address, tls=True, tls_ca=written(tmp_path)))
 
 
 # -- statuses -----------------------------------------------------------------------------------------------------

@@ -1,7 +1,4 @@
-"""Shared KV on the llama.cpp engine: every row is what a fresh context gives that knows its text only.
-
-Run: pytest tests/test_llama_prefix.py
-"""
+"""Shared KV on the llama.cpp engine: every row is what a fresh context gives that knows its text only."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Draft trees on the llama.cpp engine: each path has the logits of a fresh context that knows only that path.
-
-Run: pytest tests/test_llama_trees.py
-"""
+"""Draft trees on the llama.cpp engine: each path has the logits of a fresh context that knows only that path."""
 
 from __future__ import annotations
 

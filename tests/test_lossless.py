@@ -15,7 +15,6 @@ from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
 from edge_client.lengths.hint import HintLength
 from edge_client.link.remote import RetryPolicy
-from lab.testbed.dual_trigger import DualTrigger
 from lab.testbed.reference import Reference, Sampling
 from lab.training.heldout import heldout_path
 from opensled.core.messages import MATCH, SamplingParams
@@ -139,14 +138,9 @@ def test_every_batch_size(exact64, sessions):
 
 
 @pytest.mark.parametrize("drafter", ["llamacpp", "chain:lookup,cacheback,llamacpp"])
-def test_blocks_that_end_after_a_doubtful_token(exact64, drafter):
-    rule = DualTrigger(12, product=0.2, newest=0.4)
-    check(cases(), asyncio.run(answer_all(exact64, cases(), drafter, stop=rule)))
-
-
-@pytest.mark.parametrize("drafter", ["llamacpp", "chain:lookup,cacheback,llamacpp"])
-def test_the_default_policy_with_trees(exact64, drafter):
-    check(cases(), asyncio.run(answer_all(exact64, cases(), drafter, stop=HintLength(tree=60))))
+@pytest.mark.parametrize("stop", [HintLength(tree=60), ConfidenceLength(12, confidence=0.4)])
+def test_the_default_policy_with_trees_and_blocks_that_end_at_a_doubtful_token(exact64, drafter, stop):
+    check(cases(), asyncio.run(answer_all(exact64, cases(), drafter, stop=stop)))
 
 
 @pytest.mark.parametrize("drafter", ALL_DRAFTERS)

@@ -2,7 +2,6 @@
 
 In simulated time under policy `goodput`, beside as many devices with the same drafts that say nothing of them. A server
 believes a device as far as its drafts have stood (scheduler/confidences.py).
-Run: pytest tests/test_lying_confidences.py
 """
 
 from __future__ import annotations
@@ -84,20 +83,14 @@ def periodic(context: Sequence[int]) -> int:
 
 
 @pytest.mark.parametrize("tree", [0, 12])
-def test_the_liars_own_text_is_the_targets(tree: int) -> None:
+async def test_the_liars_own_text_is_the_targets(tree: int) -> None:
     """Chains, and trees whose order the lies decide."""
-
-    async def scenario() -> list[tuple[int, ...]]:
-        # Steps that take a while: a fake target may have written everything before the first draft comes through.
-        async with running(SlowEngine(400, target=periodic), policy=Goodput(0.05)) as network:
-            asking = [
-                ask(
-                    network, [id, 2, 3], Liar(CachebackFactory().create(), id), stop=FixedLength(4, tree=tree)
-                )
-                for id in range(1, 6)
-            ]
-            answers = await asyncio.gather(*asking)
-            assert network.manager.loop.machine.stats.drafts.accepted > 0
-            return [answer.tokens for answer in answers]
-
-    assert asyncio.run(scenario()) == [tuple(1 + place % 7 for place in range(3, 43))] * 5
+    # Steps that take a while: a fake target may have written everything before the first draft comes through.
+    async with running(SlowEngine(400, target=periodic), policy=Goodput(0.05)) as network:
+        asking = [
+            ask(network, [id, 2, 3], Liar(CachebackFactory().create(), id), stop=FixedLength(4, tree=tree))
+            for id in range(1, 6)
+        ]
+        answers = await asyncio.gather(*asking)
+        assert network.manager.loop.machine.stats.drafts.accepted > 0
+        assert [answer.tokens for answer in answers] == [tuple(1 + place % 7 for place in range(3, 43))] * 5

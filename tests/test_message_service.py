@@ -1,7 +1,5 @@
 """/v1/messages of a server and a device: a chat's text, stop sequences, and prompts counted without being computed."""
 
-from __future__ import annotations
-
 import pytest
 
 from edge_client.link.remote import RemoteSession

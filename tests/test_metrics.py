@@ -9,13 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.device import device_metrics, telemetry
+from edge_client.device.device_metrics import board_metrics
 from edge_client.link.remote import RemoteSession
+from hw_profiles.sysfs import BoardState, Sensors
 from opensled.core.answer import Task
 from opensled.core.errors import OpenSledError, Overloaded, Unreachable
 from opensled.core.messages import Draft, DraftBlock, DraftToken, Open, SamplingParams
 from opensled.metrics.registry import DraftCounts, Histogram, Metric
 from tests.devices import device_on, read
 from tests.fakes import POISON, FakeEngine, OracleDrafter
+from tests.golden_boards import plant
 from tests.outages import LONG, device_that_loses
 from tests.scraping import SPEC, samples, scrape
 from tests.serving import GREEDY, PROMPT, finish, first_reply, linked, serving
@@ -226,3 +229,40 @@ async def test_streams_that_were_found_again_are_counted_once(to_the_end):
                 if chunk.token_ids and not to_the_end:
                     break
         assert device.telemetry.reopened == 1
+
+
+# -- a board's figures --------------------------------------------------------------------------------------------
+
+
+def told(look, pmic=lambda: None):
+    found = samples(scrape(board_metrics(look, pmic)))
+    return {
+        key if isinstance(key, str) else key[0]: value for key, value in found.items() if "board" in str(key)
+    }
+
+
+def test_a_hot_pi_4(tmp_path):
+    found = told(Sensors(plant("pi-4", tmp_path)).look)
+    assert found == {
+        "board_temperature_celsius": 82.29,
+        "board_throttled": 1,
+        "board_throttled_since_boot": 1,
+        "board_cpu_hertz": 1.5e9,
+        "board_cpu_max_hertz": 1.8e9,
+    }
+
+
+def test_power_comes_from_rails_and_else_from_the_pmic(tmp_path):
+    nano, pi = (Sensors(plant(name, tmp_path / name)).look for name in ("orin-nano", "pi-5"))
+    assert told(nano, lambda: 99.0)["board_power_watts"] == pytest.approx(14.596, abs=0.001)
+    assert told(pi, lambda: 5.33)["board_power_watts"] == 5.33
+    assert "board_power_watts" not in told(pi)
+
+
+def test_a_battery():
+    found = told(lambda: BoardState(battery_percent=40.0, discharging=True))
+    assert (found["board_battery_ratio"], found["board_discharging"]) == (pytest.approx(0.4), 1)
+
+
+def test_a_machine_that_tells_nothing_has_no_samples():
+    assert told(BoardState) == {}

@@ -65,18 +65,14 @@ async def test_ready_and_stopping(manager):
     assert [manager.hear(), manager.hear()] == ["READY=1", "STOPPING=1\nEXTEND_TIMEOUT_USEC=125500000"]
 
 
-def test_the_watchdog_hears_the_event_loop(manager, monkeypatch):
+async def test_the_watchdog_hears_the_event_loop(manager, monkeypatch):
     monkeypatch.setenv("WATCHDOG_USEC", "20000")
     monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()))
     slept, sleep = [], asyncio.sleep
     monkeypatch.setattr(asyncio, "sleep", lambda seconds: slept.append(seconds) or sleep(seconds))
-
-    async def service():
-        async with notify.announce():
-            assert await asyncio.to_thread(manager.hear) == "READY=1"
-            return [await asyncio.to_thread(manager.hear) for _ in range(3)]
-
-    assert asyncio.run(service()) == ["WATCHDOG=1"] * 3
+    async with notify.announce():
+        assert await asyncio.to_thread(manager.hear) == "READY=1"
+        assert [await asyncio.to_thread(manager.hear) for _ in range(3)] == ["WATCHDOG=1"] * 3
     assert set(slept) == {0.01}  # half the interval
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 
 import httpx
@@ -136,10 +135,7 @@ def test_the_official_client_sees_errors(client, ollama, url):
     assert caught.value.status_code == 401 and "API key" in caught.value.error
 
 
-def test_the_official_client_without_threads(ollama, url):
-    async def chat():
-        api = ollama.AsyncClient(host=url, headers=BEARER)
-        stream = await api.chat(model="tiny", messages=QUESTION, options=GREEDY, stream=True)
-        return [piece.message.content async for piece in stream]
-
-    assert "".join(asyncio.run(chat())) == openai_text(url)
+async def test_the_official_client_without_threads(ollama, url):
+    api = ollama.AsyncClient(host=url, headers=BEARER)
+    stream = await api.chat(model="tiny", messages=QUESTION, options=GREEDY, stream=True)
+    assert "".join([piece.message.content async for piece in stream]) == openai_text(url)

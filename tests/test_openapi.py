@@ -1,7 +1,5 @@
 """The published description is whole, and true: tests/openapi_run.py asks for what it allows and what it forbids."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,4 @@
-"""Trees of a drafter beside the target: what may be proposed, what of it is verified, and what it brings.
-
-Run: pytest tests/test_own_trees.py
-"""
+"""Trees of a drafter beside the target: what may be proposed, what of it is verified, and what it brings."""
 
 from __future__ import annotations
 

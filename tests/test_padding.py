@@ -1,7 +1,5 @@
 """Padded streams: the sizes of frames, how both ends agree, and answers from end to end."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import grpc

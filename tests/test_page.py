@@ -1,7 +1,5 @@
 """The page without a browser: what is served, under which headers, what its chat tells, and who may watch."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import hashlib

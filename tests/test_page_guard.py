@@ -1,7 +1,5 @@
 """Who may open the page and what it asks for: names, origins, what browsers say of a request, and keys."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from functools import cache

@@ -1,9 +1,4 @@
-"""What a pairing leaves on the device, and which commands use it: the paired server, and no other one.
-
-Run: pytest tests/test_paired.py
-"""
-
-from __future__ import annotations
+"""What a pairing leaves on the device, and which commands use it: the paired server, and no other one."""
 
 import os
 import sys

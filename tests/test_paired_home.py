@@ -1,25 +1,22 @@
-"""The folder of a home, and a running server that learns of its changes: tokens that come and go, a new certificate.
-
-Run: pytest tests/test_paired_home.py
-"""
-
-from __future__ import annotations
+"""The folder of a home, and a running server that learns of its changes: tokens that come and go, a new certificate."""
 
 import asyncio
 import logging
 import os
 import ssl
+import time
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
 from edge_client.link.link import Endpoint, Link
 from home.desk import home as home_module
 from home.desk.authority import names_in, read_certificate
 from home.desk.devices import add_device, paired_devices, rename_device, revoke_device
 from home.desk.home import Home
-from home.desk.upkeep import with_home
+from home.desk.upkeep import home_kept, with_home
 from opensled.core.errors import NotFound, Unauthorized, Unreachable, UsageError
 from opensled.core.files import write_whole
 from opensled.core.messages import Open
@@ -316,3 +313,37 @@ async def test_the_server_of_another_home_is_a_stranger(tmp_path, name, monkeypa
             Unreachable, match=r"does not know; name the authority's file with --tls-ca .*, or pair"
         ):
             await link.describe()
+
+
+# -- how long the certificate counts ------------------------------------------------------------------------------
+
+
+def validity(file):
+    """Days for which a certificate counts."""
+    known = x509.load_pem_x509_certificate(file.read_bytes())
+    return (known.not_valid_after_utc - known.not_valid_before_utc).days
+
+
+def test_phones_accept_how_long_a_certificate_counts(tmp_path):
+    """Apple's limit for servers is 825 days (support.apple.com/103769)."""
+    made = Home(tmp_path / "home")
+    assert 365 + 30 < validity(made.cert) <= 825 < validity(made.ca)
+
+
+def test_a_server_that_runs_for_years_renews_its_certificate(tmp_path, monkeypatch):
+    made = Home(tmp_path / "home")
+    first = made.cert.read_bytes()
+    config = ServeConfig(paired=True, folder=str(made.folder))
+
+    async def years(days):
+        """A server whose every day lasts a moment."""
+        async with home_kept(config, every=0.01):
+            deadline = time.monotonic() + days
+            while made.cert.read_bytes() == first and time.monotonic() < deadline:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(years(0.2))
+    assert made.cert.read_bytes() == first  # it is young
+    monkeypatch.setattr(home_module, "RENEWED_AFTER", timedelta(days=-1000))
+    asyncio.run(years(10))
+    assert made.cert.read_bytes() != first and Home(made.folder).authority.pem == made.authority.pem

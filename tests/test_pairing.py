@@ -1,25 +1,29 @@
-"""Pairing over real sockets: who knows the code is paired, and what everybody else on the link can do.
-
-Run: pytest tests/test_pairing.py
-"""
-
-from __future__ import annotations
+"""Pairing over real sockets: who knows the code is paired, and what everybody else on the link can do."""
 
 import asyncio
+import json
 import stat
+import time
 from pathlib import Path
 
 import pytest
 
-from home.desk.desk import MAX_GUESSES, MAX_OF_ADDRESS, PairingFailed
+from home.desk.desk import MAX_CONNECTIONS, MAX_GUESSES, MAX_OF_ADDRESS, MAX_RUNS, PairingFailed
 from home.desk.home import Home
 from home.pairing import frames
 from home.pairing.channel import ANSWER_BYTES, VERSION, DeviceEnd, ServerEnd
 from home.pairing.code import DIGITS, new_code, read_code
-from home.pairing.frames import PairFrame, encode_frame
-from home.pairing.handover import Grant
+from home.pairing.frames import MOST, PairFrame, encode_frame
+from home.pairing.handover import Grant, PairRequest, is_host, read_grant, read_request, safe_name
 from opensled.cli import paired
-from opensled.core.errors import ProtocolError, Unauthorized, Unreachable, UsageError
+from opensled.core.errors import (
+    OpenSledError,
+    Overloaded,
+    ProtocolError,
+    Unauthorized,
+    Unreachable,
+    UsageError,
+)
 from tests.pairing_world import CODE, HERE, WRONG, Middle, desk, device, guess, line, names
 
 
@@ -220,3 +224,182 @@ async def test_devices_of_one_name_are_told_apart(folder):
         async with desk(folder) as (_, port):
             await device(port, name="Pi")
     assert names(folder) == ["pi", "pi-2", "pi-3"]
+
+
+# -- what strangers send ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        bytes([PairFrame.ANSWER, 0xFF, 0xFF]),
+        bytes([PairFrame.ANSWER, 0, 3]) + b"abc",
+        bytes([PairFrame.ANSWER, 0, ANSWER_BYTES]) + bytes(ANSWER_BYTES),
+        bytes([PairFrame.REFUSED, 0, 1, 77]),
+        b"",
+    ],
+)
+async def test_a_device_bears_whatever_answers_it(said):
+    async def answer(reader, writer):
+        await reader.readexactly(10)
+        writer.write(said)
+        writer.close()
+
+    server = await asyncio.start_server(answer, HERE, 0)
+    with pytest.raises(OpenSledError):
+        await asyncio.wait_for(device(server.sockets[0].getsockname()[1]), 20)
+    server.close()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        bytes([PairFrame.HELLO, 0xFF, 0xFF]),
+        bytes([PairFrame.GRANT, 0, 3]) + b"abc",
+        encode_frame(PairFrame.HELLO, b"opensled-pairing-2" + bytes(33)),
+        encode_frame(PairFrame.HELLO, VERSION + b"A"),
+        bytes(100_000),
+    ],
+)
+async def test_strangers_bytes_neither_use_the_code_nor_disturb_the_device(folder, said):
+    async with desk(folder) as (found, port):
+        async with line(port) as stranger:
+            stranger.say(said)
+            assert len(await stranger.ends()) <= 4  # a refusal at most
+        await device(port)
+        assert found._guesses == 0
+
+
+async def test_a_point_that_is_none_counts_as_a_guess(folder):
+    async with desk(folder) as (found, port), line(port) as stranger:
+        stranger.say(encode_frame(PairFrame.HELLO, VERSION + b"A" + b"\xff" * 32))
+        await stranger.hear(PairFrame.ANSWER)
+        stranger.say(encode_frame(PairFrame.REQUEST, bytes(200)))
+        with pytest.raises(ProtocolError):
+            await stranger.hear(PairFrame.GRANT)
+        assert found._guesses == 1
+
+
+async def until_taken(port):
+    """A device is, once the server has seen that a connection was closed."""
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            return await device(port)
+        except Overloaded:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.01)
+
+
+async def test_silent_connections_of_one_address_are_few(folder):
+    async with desk(folder) as (_, port):
+        lines = [await asyncio.open_connection(HERE, port) for _ in range(MAX_OF_ADDRESS)]
+        with pytest.raises(Overloaded):
+            await device(port)
+        lines[0][1].close()
+        await until_taken(port)
+        for _, writer in lines:
+            writer.close()
+
+
+async def test_of_many_addresses_the_longest_silent_connection_gives_way(folder):
+    """Each address of 127.0.0.0/8 is one of this machine."""
+    async with desk(folder) as (_, port):
+        lines = []
+        for number in range(MAX_CONNECTIONS + 4):
+            own = (f"127.0.0.{10 + number // 2}", 0)
+            lines.append(await asyncio.open_connection(HERE, port, local_addr=own))
+        await device(port)
+        assert await asyncio.wait_for(lines[0][0].read(), 20) == b""
+        for _, writer in lines:
+            writer.close()
+
+
+async def test_runs_of_one_code_are_few(folder):
+    """They cost time, and could be timed."""
+    async with desk(folder) as (found, port):
+        for _ in range(MAX_RUNS + 1):
+            async with line(port) as stranger:
+                stranger.say(encode_frame(PairFrame.HELLO, DeviceEnd("11111111").hello))
+                await stranger.reader.read(8)
+        with pytest.raises(PairingFailed, match="began to pair and did not"):
+            await asyncio.wait_for(found.outcome, 20)
+    assert names(folder) == []
+
+
+async def test_a_silent_end_is_given_up(folder, monkeypatch):
+    monkeypatch.setattr(frames.read_frame, "__defaults__", (0.05,))
+    async with desk(folder) as (_, port), line(port) as silent:
+        await silent.ends(5)
+
+    async def mute(reader, writer):
+        await reader.read()
+
+    server = await asyncio.start_server(mute, HERE, 0)
+    with pytest.raises(Unreachable, match="said nothing"):
+        await device(server.sockets[0].getsockname()[1])
+    server.close()
+
+
+# -- what comes out of the channel --------------------------------------------------------------------------------
+
+
+def test_a_name_is_made_safe_and_unique():
+    assert safe_name("local", frozenset({"local"})) == "local-2"
+    assert safe_name("\x1b]0;x\x07 max_sessions=9 #\n") == "0-x-max-sessions-9"
+    assert safe_name("日本") == "device" and len(safe_name("x" * 500, frozenset({"x" * 27}))) <= 32
+
+
+@pytest.mark.parametrize("host", ["hub", "hub.local", "192.0.2.7", "fd00::1", "a-b.example.", "pc_1"])
+def test_hosts_that_a_certificate_can_name(host):
+    assert is_host(host)
+
+
+@pytest.mark.parametrize(
+    "host", ["", "a b", "a/b", "-a", "a..b", "fe80::1%eth0", "x" * 64, "a\n", "*.example", "ä.de"]
+)
+def test_hosts_that_are_none(host):
+    assert not is_host(host)
+    with pytest.raises(ProtocolError):
+        read_request(PairRequest(host, "x").encode())
+
+
+GOOD = {"server": "hub:7411", "authority": "", "token": "ab" * 32, "name": "kitchen"}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"server": "hub"},
+        {"server": "hub:0"},
+        {"server": "a/b:1"},
+        {"token": "ab"},
+        {"token": "x" * 64},
+        {"name": "Kitchen"},
+        {"name": "x" * 33},
+        {"name": ""},
+        {"authority": "nothing"},
+        {"authority": 5},
+        {"token": None},
+        {"signer": "ab"},
+        {"signer": 5},
+        {"signer": "X" * 64},
+    ],
+)
+def test_a_grant_is_checked_field_by_field(tmp_path, changed):
+    good = GOOD | {"authority": Home(tmp_path).authority.pem.decode()}
+    assert read_grant(json.dumps(good | {"later": 1}).encode()).name == "kitchen"
+    assert read_grant(json.dumps(good | {"signer": "ab" * 32}).encode()).signer == "ab" * 32
+    with pytest.raises(ProtocolError):
+        read_grant(json.dumps(good | changed).encode())
+    for said in (b"", b"[]", b"\xff", b"[" * 5000, b"null"):
+        with pytest.raises(ProtocolError):
+            read_grant(said)
+
+
+def test_frames_hold_what_they_may():
+    assert set(MOST) == set(PairFrame)
+    with pytest.raises(AssertionError):
+        encode_frame(PairFrame.STORED, bytes(100))

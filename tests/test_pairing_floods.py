@@ -1,9 +1,4 @@
-"""Floods of the pairing port by other addresses: the good device is paired beside them, or the code is withdrawn aloud.
-
-Run: pytest tests/test_pairing_floods.py
-"""
-
-from __future__ import annotations
+"""Floods of the pairing port by other addresses: the good device is paired, or the code is withdrawn aloud."""
 
 import asyncio
 import contextlib
@@ -99,7 +94,7 @@ async def test_a_flood_of_wrong_codes_withdraws_the_code_and_gets_nothing(folder
     assert names(folder) == [] and paired.paired_server() == ""
 
 
-def test_a_flood_of_runs_without_a_guess_withdraws_the_code(folder):
+async def test_a_flood_of_runs_without_a_guess_withdraws_the_code(folder):
     """It says so on the server's screen: the user sees that somebody disturbs."""
     hello = encode_frame(PairFrame.HELLO, DeviceEnd("11111111").hello)
 
@@ -108,16 +103,13 @@ def test_a_flood_of_runs_without_a_guess_withdraws_the_code(folder):
         writer.write(hello)
         return writer
 
-    async def scenario():
-        async with desk(folder) as (found, port):
-            held = [
-                await begin(port, f"127.0.1.{1 + number // MAX_OF_ADDRESS}") for number in range(MAX_RUNS + 1)
-            ]
-            with pytest.raises(PairingFailed, match="began to pair and did not"):
-                await asyncio.wait_for(found.outcome, 20)
-            assert found._guesses == 0
-            for writer in held:
-                writer.close()
-
-    asyncio.run(scenario())
+    async with desk(folder) as (found, port):
+        held = [
+            await begin(port, f"127.0.1.{1 + number // MAX_OF_ADDRESS}") for number in range(MAX_RUNS + 1)
+        ]
+        with pytest.raises(PairingFailed, match="began to pair and did not"):
+            await asyncio.wait_for(found.outcome, 20)
+        assert found._guesses == 0
+        for writer in held:
+            writer.close()
     assert names(folder) == []

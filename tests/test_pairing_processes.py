@@ -1,9 +1,4 @@
-"""A home from nothing, with real processes: `serve --paired`, `pair`, `edge --pair`, and a chat through the device.
-
-Run: pytest tests/test_pairing_processes.py
-"""
-
-from __future__ import annotations
+"""A home from nothing, with real processes: `serve --paired`, `pair`, `edge --pair`, and a chat through the device."""
 
 import json
 import os

@@ -1,7 +1,4 @@
-"""The pivot classifier of a target: its files, what it computes, and what rule `pad` shows it.
-
-Run: pytest tests/test_pivots.py
-"""
+"""The pivot classifier of a target: its files, what it computes, and what rule `pad` shows it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Every policy keeps to its contract on snapshots of every kind, and lets nobody starve.
-
-Run: pytest tests/test_policies_properties.py
-"""
+"""Every policy keeps to its contract on snapshots of every kind, and lets nobody starve."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Policy `goodput` lets nobody starve, and a bad device costs its user nothing, on a server and devices moved by hand.
-
-Run: pytest tests/test_policies_starvation.py
-"""
+"""Policy `goodput` lets nobody starve, and a bad device costs its user nothing: server and devices moved by hand."""
 
 from __future__ import annotations
 

@@ -154,14 +154,11 @@ async def test_the_second_of_two_equal_questions_is_found_but_for_its_last_block
     assert response["usage"]["input_tokens_details"] == {"cached_tokens": whole, "cache_write_tokens": 0}
 
 
-def test_of_several_answers_to_a_prompt_one_computes_it():
-    async def scenario():
-        async with http_serving() as (_, _, address), asking(address) as client:
-            body = {**HI, "prompt": [list(range(5, 17)), list(range(20, 32))], "n": 3, "max_tokens": 2}
-            replies = [(await client.post("/v1/completions", json=body)).json() for _ in range(2)]
-            return [reply["usage"]["prompt_tokens_details"]["cached_tokens"] for reply in replies]
-
-    assert asyncio.run(scenario()) == [0, 2 * 8]
+async def test_of_several_answers_to_a_prompt_one_computes_it():
+    async with http_serving() as (_, _, address), asking(address) as client:
+        body = {**HI, "prompt": [list(range(5, 17)), list(range(20, 32))], "n": 3, "max_tokens": 2}
+        replies = [(await client.post("/v1/completions", json=body)).json() for _ in range(2)]
+        assert [reply["usage"]["prompt_tokens_details"]["cached_tokens"] for reply in replies] == [0, 2 * 8]
 
 
 class Gated(FakeEngine):
@@ -174,19 +171,16 @@ class Gated(FakeEngine):
         return super().forward(segments)
 
 
-def test_a_stream_begins_while_the_prompt_is_being_read():
-    async def scenario():
-        body = {**HI, "prompt": list(LONG), "stream": True}
-        async with (
-            http_serving(engine=Gated(num_blocks=300)) as (_, _, address),
-            asking(address) as client,
-            client.stream("POST", "/v1/completions", json=body) as response,
-        ):
-            assert response.status_code == 200
-            Gated.gate.set()
-            return await response.aread()
-
-    assert b'"finish_reason":"length"' in asyncio.run(scenario())
+async def test_a_stream_begins_while_the_prompt_is_being_read():
+    body = {**HI, "prompt": list(LONG), "stream": True}
+    async with (
+        http_serving(engine=Gated(num_blocks=300)) as (_, _, address),
+        asking(address) as client,
+        client.stream("POST", "/v1/completions", json=body) as response,
+    ):
+        assert response.status_code == 200
+        Gated.gate.set()
+        assert b'"finish_reason":"length"' in (await response.aread())
 
 
 # -- comments and words -------------------------------------------------------------------------------------
@@ -231,12 +225,10 @@ async def chunks_of(device, network=None, loses_at=0):
     return chunks
 
 
-def test_a_device_hears_how_far_its_prompt_is_read_and_what_was_found():
-    async def scenario():
-        async with device_that_loses(STALL, engine=Slow(num_blocks=200), quiet=0.0) as (device, _):
-            return await chunks_of(device), await chunks_of(device)
-
-    for chunks, cached in zip(asyncio.run(scenario()), (0, 176)):
+async def test_a_device_hears_how_far_its_prompt_is_read_and_what_was_found():
+    async with device_that_loses(STALL, engine=Slow(num_blocks=200), quiet=0.0) as (device, _):
+        twice = [await chunks_of(device), await chunks_of(device)]
+    for chunks, cached in zip(twice, (0, 176)):
         silent = [chunk for chunk in chunks if not chunk.token_ids]
         told = [chunk.prefill for chunk in silent if chunk.prefill]
         assert list(dict.fromkeys(told)) == (

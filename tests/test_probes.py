@@ -1,7 +1,5 @@
 """Probes: alive, ready, and why not, at the HTTP API and at the metrics port of every kind of process."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
@@ -145,16 +143,13 @@ async def test_a_gateway_says_that_no_replica_serves_and_that_it_drains():
         assert (await client.get("/readyz")).json()["error"]["message"] == DRAINING
 
 
-def test_grpc_health_answers_over_tls_without_a_token():
-    async def scenario():
-        tls = Tls(issued(AUTHORITY, HERE))
-        async with serving(Tenants((("secret-1", "alice"),)), tls) as (_, address):
-            trusted = grpc.ssl_channel_credentials(AUTHORITY.cert_pem.bytes())
-            async with grpc.aio.secure_channel(address, trusted) as channel:
-                asked = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
-                return (await asked).status
-
-    assert asyncio.run(scenario()) == health_pb2.HealthCheckResponse.SERVING
+async def test_grpc_health_answers_over_tls_without_a_token():
+    tls = Tls(issued(AUTHORITY, HERE))
+    async with serving(Tenants((("secret-1", "alice"),)), tls) as (_, address):
+        trusted = grpc.ssl_channel_credentials(AUTHORITY.cert_pem.bytes())
+        async with grpc.aio.secure_channel(address, trusted) as channel:
+            asked = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
+            assert (await asked).status == health_pb2.HealthCheckResponse.SERVING
 
 
 @pytest.mark.parametrize("verb", ["serve", "edge", "relay"])

@@ -3,8 +3,6 @@
 The rank that the fake target gives to a token is a sum over the text before it, so a wrong row or KV block shows.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from dataclasses import replace
@@ -326,15 +324,12 @@ class Forgetful(StepMachine):
         return super().plan(now)
 
 
-def test_preempted_sessions_tell_each_token_once():
-    async def scenario():
-        async with running(FakeEngine(num_blocks=200), machine=Forgetful, max_step_tokens=16) as network:
-            prompts = [(40 + number, *LONG[1:]) for number in range(3)]
-            opens = [Open(prompt, FEW, prompt_logprobs=0) for prompt in prompts]
-            answers = await asyncio.gather(*[through(network, open) for open in opens])
-            return prompts, answers, network.manager.loop.machine.stats.preempted
-
-    prompts, answers, preempted = asyncio.run(scenario())
+async def test_preempted_sessions_tell_each_token_once():
+    async with running(FakeEngine(num_blocks=200), machine=Forgetful, max_step_tokens=16) as network:
+        prompts = [(40 + number, *LONG[1:]) for number in range(3)]
+        opens = [Open(prompt, FEW, prompt_logprobs=0) for prompt in prompts]
+        answers = await asyncio.gather(*[through(network, open) for open in opens])
+        preempted = network.manager.loop.machine.stats.preempted
     for prompt, (tokens, ids) in zip(prompts, answers):
         assert told(tokens) == (list(prompt), ranks(prompt)) and ids == tuple(continuation(prompt, 6))
     assert preempted > 3
@@ -372,16 +367,13 @@ def test_what_makes_no_sense_is_refused_by_its_name(asked, field):
         (Open((3,) * 30_001, NONE, prompt_logprobs=0), "prompt"),
     ],
 )
-def test_more_than_a_server_tells_is_refused(open, field):
-    async def scenario():
-        async with running(FakeEngine(num_blocks=8000, context_length=30_000)) as network:
-            with pytest.raises(InvalidRequest) as refused:
-                await network.manager.open(open, "local")
-            full = replace(open, prompt=(3,) * 30_000, committed=(), prompt_logprobs=0)
-            await network.manager.open(full, "local")
-            return refused.value.field
-
-    assert asyncio.run(scenario()) == field
+async def test_more_than_a_server_tells_is_refused(open, field):
+    async with running(FakeEngine(num_blocks=8000, context_length=30_000)) as network:
+        with pytest.raises(InvalidRequest) as refused:
+            await network.manager.open(open, "local")
+        full = replace(open, prompt=(3,) * 30_000, committed=(), prompt_logprobs=0)
+        await network.manager.open(full, "local")
+        assert refused.value.field == field
     assert 21 * len(LONG) * 150 > MAX_PROMPT_LOGPROBS
 
 

@@ -1,4 +1,4 @@
-"""The position rules, one by one and under Hypothesis. Run: pytest tests/test_protocol.py"""
+"""The position rules, one by one and under Hypothesis."""
 
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Where a request ends: what programs in front of an API may read otherwise than it does is refused, or closes the
 connection (RFC 9112). Else the body of one client would be read as a request of another one (request smuggling).
-
-Run: pytest tests/test_request_framing.py
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """POST /v1/responses: what is asked of the server, and the answer, whole and event by event."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 

@@ -1,8 +1,5 @@
 """Riders: optional traits of a sequence, which the round asks at fixed places and never names."""
 
-from __future__ import annotations
-
-import asyncio
 import pickle
 import re
 import subprocess
@@ -155,14 +152,11 @@ def test_an_error_of_a_rider_ends_its_own_sequence_alone():
     assert error.code == "engine" and result == AcceptanceResult(0, continuation(PROMPT, 1)[0])
 
 
-def test_who_asks_for_nothing_has_none():
-    async def scenario():
-        async with running(FakeEngine()) as network:
-            await ask(network, PROMPT, OracleDrafter(1.0), SamplingParams(temperature=0, max_tokens=3))
-            (plain,) = network.manager.remembered
-            return plain.riders
-
-    assert asyncio.run(scenario()) == ()
+async def test_who_asks_for_nothing_has_none():
+    async with running(FakeEngine()) as network:
+        await ask(network, PROMPT, OracleDrafter(1.0), SamplingParams(temperature=0, max_tokens=3))
+        (plain,) = network.manager.remembered
+        assert plain.riders == ()
 
 
 # -- decided elsewhere --------------------------------------------------------------------------------------------

@@ -1,7 +1,5 @@
 """Metrics beyond this machine: over TLS, with an operator's key; probes without one."""
 
-from __future__ import annotations
-
 import os
 import ssl
 import subprocess

@@ -1,5 +1,5 @@
 """What a server's drafter may cost and show: garbage costs drafts only, tenants see nothing of each other, and memory
-has a bound whatever is asked. Run: pytest tests/test_server_drafters_trust.py
+has a bound whatever is asked.
 """
 
 from __future__ import annotations
@@ -233,13 +233,10 @@ async def test_what_sessions_leave_is_forgotten(make):
         assert len(drafter._kv._blocks) <= engine().num_blocks
 
 
-def test_a_draft_longer_than_the_memory_holds_up_nobody():
+async def test_a_draft_longer_than_the_memory_holds_up_nobody():
     """`server-draft` has no upper bound; the room for a draft has."""
-
-    async def scenario():
-        pool = FakeEngine(num_blocks=16, target=lambda context: 1 + len(context) % 7)
-        async with running(pool, drafter=ServerLookup(), policy=Fcfs(float("inf"), 10**9)) as network:
-            asking = [ask(network, prompt, NoneDrafter()) for prompt in PROMPTS]
-            return await asyncio.wait_for(asyncio.gather(*asking), 20)
-
-    assert {len(answer.tokens) for answer in asyncio.run(scenario())} == {40}
+    pool = FakeEngine(num_blocks=16, target=lambda context: 1 + len(context) % 7)
+    async with running(pool, drafter=ServerLookup(), policy=Fcfs(float("inf"), 10**9)) as network:
+        asking = [ask(network, prompt, NoneDrafter()) for prompt in PROMPTS]
+        answers = await asyncio.wait_for(asyncio.gather(*asking), 20)
+        assert {len(answer.tokens) for answer in answers} == {40}

@@ -1,8 +1,6 @@
 """`opensled service`: what it writes and runs, with a systemctl that only notes what it is asked. Units themselves:
 tests/test_service_units.py. Under a real systemd: `make service-check`."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The units that `opensled service` writes: their parts, limits and command lines, and what systemd says of them."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

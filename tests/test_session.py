@@ -1,4 +1,4 @@
-"""One session, step by step and without a loop: rounds are exact here. Run: pytest tests/test_session.py"""
+"""One session, step by step and without a loop: rounds are exact here."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""The static policy, pure and under the real loop and engines. Run: pytest tests/test_static.py"""
+"""The static policy, pure and under the real loop and engines."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Which draft tokens of a whole batch a step verifies, against trying every choice.
-
-Run: .venv/bin/python -m pytest tests/test_step_budget.py -q
-"""
+"""Which draft tokens of a whole batch a step verifies, against trying every choice."""
 
 from __future__ import annotations
 

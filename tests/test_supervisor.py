@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -32,6 +33,7 @@ class ByHand:
 
     def __init__(self) -> None:
         self.supervisor: ReplicaSupervisor | None = None
+        self.clock = Clock()
         self.lives: dict[str, int] = {}
         self.retired: list[str] = []
         self.drained: list[str] = []
@@ -57,18 +59,16 @@ class ByHand:
             self._ends[name].set()
 
 
-def run(scenario, spec: ClusterSpec = TWO):
-    """`await scenario(supervisor, runtime, clock)` with pauses too short to notice."""
-
-    async def whole():
-        runtime, clock = ByHand(), Clock()
-        runtime.supervisor = ReplicaSupervisor(spec, runtime, clock)
-        try:
-            await asyncio.wait_for(scenario(runtime.supervisor, runtime, clock), 20)
-        finally:
-            await runtime.supervisor.stop()
-
-    asyncio.run(whole())
+@asynccontextmanager
+async def tended(spec: ClusterSpec = TWO):
+    """A supervisor and its runtime, with pauses too short to notice."""
+    runtime = ByHand()
+    runtime.supervisor = ReplicaSupervisor(spec, runtime, runtime.clock)
+    try:
+        async with asyncio.timeout(20):
+            yield runtime.supervisor, runtime
+    finally:
+        await runtime.supervisor.stop()
 
 
 @pytest.fixture(autouse=True)
@@ -81,19 +81,17 @@ def alive(supervisor: ReplicaSupervisor) -> list[str]:
     return sorted(one.replica for one, _ in supervisor.state().beats)
 
 
-def test_as_many_are_started_as_there_should_be():
-    async def scenario(supervisor, runtime, clock):
+async def test_as_many_are_started_as_there_should_be():
+    async with tended() as (supervisor, runtime):
         supervisor.tend()
         supervisor.tend()
         await until(lambda: alive(supervisor) == ["replica-0-1", "replica-1-1"])
         assert runtime.lives == {"replica-0": 1, "replica-1": 1}
         assert supervisor.state().wanted == 2
 
-    run(scenario)
 
-
-def test_a_dead_one_is_forgotten_at_once_and_started_again():
-    async def scenario(supervisor, runtime, clock):
+async def test_a_dead_one_is_forgotten_at_once_and_started_again():
+    async with tended() as (supervisor, runtime):
         supervisor.tend()
         await until(lambda: len(alive(supervisor)) == 2)
         runtime.broken = {"replica-0"}
@@ -102,11 +100,9 @@ def test_a_dead_one_is_forgotten_at_once_and_started_again():
         runtime.broken = set()
         await until(lambda: alive(supervisor)[1:] == ["replica-1-1"] and runtime.lives["replica-0"] > 1)
 
-    run(scenario)
 
-
-def test_a_death_that_is_told_late_takes_nothing_from_the_next_life():
-    async def scenario(supervisor, runtime, clock):
+async def test_a_death_that_is_told_late_takes_nothing_from_the_next_life():
+    async with tended() as (supervisor, runtime):
         supervisor.tend()
         await until(lambda: len(alive(supervisor)) == 2)
         supervisor.beat("replica-0", beat("reborn"))  # Ray was faster than the news
@@ -115,22 +111,18 @@ def test_a_death_that_is_told_late_takes_nothing_from_the_next_life():
         await until(lambda: runtime.lives["replica-0"] > 1)
         assert alive(supervisor) == ["reborn", "replica-1-1"]
 
-    run(scenario)
 
-
-def test_a_silent_replica_is_not_in_the_state():
-    async def scenario(supervisor, runtime, clock):
+async def test_a_silent_replica_is_not_in_the_state():
+    async with tended() as (supervisor, runtime):
         supervisor.beat("replica-0", beat("quiet", at=7.0))  # on a clock of its own
-        clock.now += STALE - 0.1
+        runtime.clock.now += STALE - 0.1
         assert [age for _, age in supervisor.state().beats] == pytest.approx([STALE - 0.1])
-        clock.now += 0.1
+        runtime.clock.now += 0.1
         assert supervisor.state().beats == []
 
-    run(scenario)
 
-
-def test_one_that_does_not_start_is_told_of_and_tried_again():
-    async def scenario(supervisor, runtime, clock):
+async def test_one_that_does_not_start_is_told_of_and_tried_again():
+    async with tended() as (supervisor, runtime):
         runtime.broken = {"replica-1"}
         supervisor.tend()
         await until(lambda: runtime.lives.get("replica-1", 0) > 2)
@@ -139,11 +131,9 @@ def test_one_that_does_not_start_is_told_of_and_tried_again():
         await until(lambda: len(alive(supervisor)) == 2)
         assert supervisor.state().failures == {}
 
-    run(scenario)
 
-
-def test_renewing_takes_one_after_the_other():
-    async def scenario(supervisor, runtime, clock):
+async def test_renewing_takes_one_after_the_other():
+    async with tended() as (supervisor, runtime):
         supervisor.tend()
         await until(lambda: len(alive(supervisor)) == 2)
         least = 2
@@ -160,11 +150,9 @@ def test_renewing_takes_one_after_the_other():
         assert alive(supervisor) == ["replica-0-2", "replica-1-2"]
         assert runtime.retired == ["replica-0", "replica-1"] and least == 1
 
-    run(scenario)
 
-
-def test_renewing_stops_at_the_first_that_does_not_come_back():
-    async def scenario(supervisor, runtime, clock):
+async def test_renewing_stops_at_the_first_that_does_not_come_back():
+    async with tended() as (supervisor, runtime):
         supervisor.tend()
         await until(lambda: len(alive(supervisor)) == 2)
         runtime.broken = {"replica-0"}
@@ -172,32 +160,26 @@ def test_renewing_stops_at_the_first_that_does_not_come_back():
             await supervisor.restart()
         assert runtime.retired == ["replica-0"] and alive(supervisor) == ["replica-1-1"]
 
-    run(scenario)
 
-
-def test_one_replica_too_many_is_retired():
-    async def scenario(supervisor, runtime, clock):
+async def test_one_replica_too_many_is_retired():
+    async with tended() as (supervisor, runtime):
         supervisor.beat("replica-2", beat("surplus"))
         supervisor.beat("replica-2", beat("surplus"))
         await until(lambda: runtime.retired == ["replica-2"])
         await until(lambda: alive(supervisor) == [])
 
-    run(scenario)
 
-
-def test_one_that_still_loads_is_ended_without_a_drain():
-    async def scenario(supervisor, runtime, clock):
+async def test_one_that_still_loads_is_ended_without_a_drain():
+    async with tended() as (supervisor, runtime):
         runtime.broken = {"replica-1"}
         supervisor.tend()
         await until(lambda: alive(supervisor) == ["replica-0-1"] and "replica-1" in runtime.lives)
         await supervisor.stop()
         assert runtime.drained == ["replica-0"] and sorted(runtime.retired) == ["replica-0", "replica-1"]
 
-    run(scenario)
 
-
-def test_a_stopped_supervisor_starts_no_replica():
-    async def scenario(supervisor, runtime, clock):
+async def test_a_stopped_supervisor_starts_no_replica():
+    async with tended() as (supervisor, runtime):
         supervisor.tend()
         await until(lambda: len(alive(supervisor)) == 2)
         await supervisor.stop()
@@ -205,17 +187,13 @@ def test_a_stopped_supervisor_starts_no_replica():
         assert sorted(runtime.retired) == ["replica-0", "replica-1"] and alive(supervisor) == []
         assert sum(runtime.lives.values()) == 2
 
-    run(scenario)
 
-
-def test_nor_does_one_that_was_stopped_before_it_began():
-    async def scenario(supervisor, runtime, clock):
+async def test_nor_does_one_that_was_stopped_before_it_began():
+    async with tended() as (supervisor, runtime):
         await supervisor.stop()
         supervisor.tend()
         await asyncio.sleep(0)
         assert runtime.lives == {}
-
-    run(scenario)
 
 
 class Source:

@@ -1,4 +1,4 @@
-"""Device and server in one process over a lossy link, on a fake target. Run: pytest tests/test_system.py"""
+"""Device and server in one process over a lossy link, on a fake target."""
 
 import asyncio
 

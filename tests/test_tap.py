@@ -1,7 +1,4 @@
-"""The tap: a head reads the states of exactly the rows that a step computed, in every family that has them.
-
-Run: pytest tests/test_tap.py
-"""
+"""The tap: a head reads the states of exactly the rows that a step computed, in every family that has them."""
 
 from __future__ import annotations
 

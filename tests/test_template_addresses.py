@@ -1,7 +1,4 @@
-"""No chat template can write an address of this process's memory into a prompt, by any way to a text.
-
-Run: pytest tests/test_template_addresses.py
-"""
+"""No chat template can write an address of this process's memory into a prompt, by any way to a text."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Models that think: what comes apart, over each API, whole and streamed, with drafts and without.
-
-Run: pytest tests/test_thinking.py
-"""
+"""Models that think: what comes apart, over each API, whole and streamed, with drafts and without."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every name that clients have for thinking, and what becomes of it. Run: pytest tests/test_thinking_fields.py"""
+"""Every name that clients have for thinking, and what becomes of it."""
 
 from __future__ import annotations
 

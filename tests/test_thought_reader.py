@@ -1,7 +1,4 @@
-"""What tells thoughts from an answer, token by token, and the grammars behind them.
-
-Run: pytest tests/test_thought_reader.py
-"""
+"""What tells thoughts from an answer, token by token, and the grammars behind them."""
 
 from __future__ import annotations
 

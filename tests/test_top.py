@@ -4,9 +4,6 @@ import asyncio
 import json
 import subprocess
 import sys
-import threading
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
@@ -18,6 +15,7 @@ from opensled.core.errors import OpenSledError, Unreachable, UsageError
 from opensled.metrics.exposition import MetricsPort
 from opensled.metrics.registry import Metric
 from opensled.metrics.scrape import Between, Sample, scrape
+from tests.answering import answering
 from tests.serving import finish, linked, serving
 from tests.terminal import Screen
 from verify_server.front.server_metrics import metrics as server_metrics
@@ -184,47 +182,20 @@ def test_bars_and_graphs():
     assert sparkline([0, 5, 10]) == "▁▅█" and sparkline([]) == "" and sparkline([0, 0]) == "▁▁"
 
 
-def test_a_real_server_is_read_back():
-    async def scenario():
-        async with serving() as (manager, address), linked(address) as link:
-            port = MetricsPort("127.0.0.1:0", server_metrics(manager))
-            try:
-                before = await asyncio.to_thread(scrape, port.address)
-                await finish(link)
-                return figures(port.address, Between(before, await asyncio.to_thread(scrape, port.address)))
-            finally:
-                port.close()
-
-    found = asyncio.run(scenario())
+async def test_a_real_server_is_read_back():
+    async with serving() as (manager, address), linked(address) as link:
+        port = MetricsPort("127.0.0.1:0", server_metrics(manager))
+        try:
+            before = await asyncio.to_thread(scrape, port.address)
+            await finish(link)
+            found = figures(port.address, Between(before, await asyncio.to_thread(scrape, port.address)))
+        finally:
+            port.close()
     # The seconds, a few hundredths, are told in thousandths.
     assert found["tokens_per_s"] * found["seconds"] == pytest.approx(20, rel=0.05) and found["unasked"] == 1.0
     assert found["model"] == "fake"
     assert found["kv_tokens"] == 400 and found["step_sessions"] == 1.0 and found["places"] == 3
     assert found["step_s"] > 0 and set(found["waiting"]) >= {"device", "step", "kv", "budget"}
-
-
-@contextmanager
-def web(status, body):
-    """An HTTP server that answers everything alike; yields its address."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_):
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def test_whoever_else_answers_is_named():
@@ -235,14 +206,19 @@ def test_whoever_else_answers_is_named():
         (200, other, "has no metrics of OpenSLED"),
         (200, b"", "has no metrics of OpenSLED"),
     ):
-        with web(status, body) as address, pytest.raises(OpenSledError, match=words) as caught:
+        with (
+            answering(lambda path, sent, told=(status, body): told) as address,
+            pytest.raises(OpenSledError, match=words) as caught,
+        ):
             scrape(address)
         assert not isinstance(caught.value, Unreachable) and address in str(caught.value)
 
 
 def test_a_device_is_no_server():
     with (
-        web(200, b"# TYPE opensled:drafters gauge\nopensled:drafters 4\n") as address,
+        answering(
+            lambda path, sent: (200, b"# TYPE opensled:drafters gauge\nopensled:drafters 4\n")
+        ) as address,
         pytest.raises(
             OpenSledError, match=f"{address}/metrics has the metrics of a device; opensled top shows"
         ),

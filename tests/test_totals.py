@@ -1,7 +1,5 @@
 """Totals of the whole house, which only go down: a change that adds removes as much."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

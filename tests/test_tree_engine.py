@@ -1,7 +1,4 @@
-"""Draft trees on real engines: each path of a tree has the logits of the same path as a chain, and the text stays.
-
-Run: pytest tests/test_tree_engine.py
-"""
+"""Draft trees on real engines: each path of a tree has the logits of the same path as a chain, and the text stays."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Draft trees through the whole system in one process: edge loop, wire, manager, loop.
-
-Run: pytest tests/test_trees_system.py
-"""
+"""Draft trees through the whole system in one process: edge loop, wire, manager, loop."""
 
 from __future__ import annotations
 

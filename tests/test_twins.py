@@ -1,7 +1,4 @@
-"""Equal beginnings that arrive together: one session computes them, the others wait a step and take them over.
-
-Run: pytest tests/test_twins.py
-"""
+"""Equal beginnings that arrive together: one session computes them, the others wait a step and take them over."""
 
 from __future__ import annotations
 

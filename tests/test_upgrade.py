@@ -3,8 +3,6 @@
 Needs that commit in the clone's history.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import signal

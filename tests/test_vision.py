@@ -3,45 +3,56 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import torch
 
 from edge_client.link.remote import RemoteSession
 from edge_client.link.sent_images import SentImages
-from opensled.core.errors import InvalidRequest, MissingImage, TruthConflict, Unsupported
+from opensled.core.errors import (
+    EngineError,
+    InvalidRequest,
+    MissingImage,
+    SelfTestFailed,
+    TruthConflict,
+    Unsupported,
+    UnsupportedModel,
+)
 from opensled.core.images import Image
 from opensled.core.messages import DraftBlock, Open, SamplingParams
 from tests.fakes import IMPATIENT, FakeEngine, Weather
 from tests.system import running
 from tests.test_head_drafters import FOUR
-from tests.vision_models import PLACEHOLDER, ROWS, picture
+from tests.vision_models import PLACEHOLDER, ROWS, picture, vision_model
 from tests.vision_world import WORDS, answered, expected, fixtures, image, knowing, question
 from verify_server.drafting.written_kv import WrittenKV
+from verify_server.engine.torch import torch_engine
+from verify_server.engine.torch.image_encoder import FAMILIES, ImageEncoder, require_family
 from verify_server.kv.blocks import BlockTable
 from verify_server.round.drafter import Ask, Proposal, ServerDrafter
+from verify_server.vision.decoding import pixels_of
 
 folder, engine, text, reference = fixtures()
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_texts_are_the_references_with_and_without_pictures_in_one_batch(
+async def test_texts_are_the_references_with_and_without_pictures_in_one_batch(
     engine, text, reference, temperature
 ):
     params = SamplingParams(temperature=temperature, seed=5, max_tokens=WORDS)
     asked = [("what is it?", [1]), ("hello", []), ("and these", [1, 2]), ("what is it?", [2]), ("x", [3])]
-
-    async def together():
-        async with running(engine, text=text) as network:
-            drafters = [knowing(reference, words, seeds, params) for words, seeds in asked]
-            return await asyncio.gather(
-                *(
-                    answered(network, words, seeds, params, drafter)
-                    for (words, seeds), drafter in zip(asked, drafters, strict=True)
-                )
+    async with running(engine, text=text) as network:
+        drafters = [knowing(reference, words, seeds, params) for words, seeds in asked]
+        answers = await asyncio.gather(
+            *(
+                answered(network, words, seeds, params, drafter)
+                for (words, seeds), drafter in zip(asked, drafters, strict=True)
             )
-
-    answers = asyncio.run(together())
+        )
     for (words, seeds), answer in zip(asked, answers, strict=True):
         assert list(answer.tokens) == expected(reference, words, seeds, params)
     assert answers[0].tokens != answers[3].tokens, "the model looks at its picture"
@@ -51,26 +62,22 @@ def test_texts_are_the_references_with_and_without_pictures_in_one_batch(
     )
 
 
-def test_a_storm_on_the_link_changes_nothing(engine, text, reference):
+async def test_a_storm_on_the_link_changes_nothing(engine, text, reference):
     params = SamplingParams(temperature=0.8, seed=9, max_tokens=WORDS)
     asked = [("what is it?", [1]), ("and these", [1, 2]), ("hello", [])]
-
-    async def stormy():
-        weather = Weather(loss=0.1, duplicate=0.1, reorder=0.1, seed=3)
-        async with running(engine, text=text, weather=weather, draft_wait=0.01) as network:
-            return [
-                await answered(
-                    network,
-                    words,
-                    seeds,
-                    params,
-                    knowing(reference, words, seeds, params),
-                    patience=replace(IMPATIENT, silence=0.3),
-                )
-                for words, seeds in asked
-            ]
-
-    answers = asyncio.run(stormy())
+    weather = Weather(loss=0.1, duplicate=0.1, reorder=0.1, seed=3)
+    async with running(engine, text=text, weather=weather, draft_wait=0.01) as network:
+        answers = [
+            await answered(
+                network,
+                words,
+                seeds,
+                params,
+                knowing(reference, words, seeds, params),
+                patience=replace(IMPATIENT, silence=0.3),
+            )
+            for words, seeds in asked
+        ]
     assert [list(answer.tokens) for answer in answers] == [
         expected(reference, words, seeds, params) for words, seeds in asked
     ]
@@ -244,12 +251,60 @@ async def test_a_target_of_text_refuses_by_name():
         assert caught.value.field == "images"
 
 
-def test_a_picture_counts_its_positions_before_a_place_is_given(engine, text):
-    async def counted():
-        async with running(engine, text=text) as network:
-            inputs, asked = network.manager.inputs, question("what?", 1, 2)
-            images = tuple(placed.image for placed in asked[0].images)
-            plain = inputs.length_of(Open(question("what?")))
-            return inputs.length_of(Open(asked, images=images)) - plain
+async def test_a_picture_counts_its_positions_before_a_place_is_given(engine, text):
+    async with running(engine, text=text) as network:
+        inputs, asked = network.manager.inputs, question("what?", 1, 2)
+        images = tuple(placed.image for placed in asked[0].images)
+        plain = inputs.length_of(Open(question("what?")))
+        assert inputs.length_of(Open(asked, images=images)) == plain + 2 * ROWS
 
-    assert asyncio.run(counted()) == 2 * ROWS
+
+# -- families, and how the others are refused ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["llava_next", "qwen2_vl", "paligemma", "idefics3", "gemma3"])
+def test_families_whose_pictures_cannot_be_placed_are_refused_by_name(family):
+    with pytest.raises(
+        UnsupportedModel, match=f"{family} is a vision-language family.*{', '.join(FAMILIES)}"
+    ):
+        require_family(SimpleNamespace(model_type=family))
+
+
+def test_a_config_of_such_a_family_is_refused_before_its_weights_are_read(tmp_path):
+    folder = vision_model(tmp_path / "seer")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "llava_next"}))
+    with pytest.raises(UnsupportedModel, match="llava_next"):
+        torch_engine.load(str(folder), dtype="float64", kv_tokens=512)
+
+
+def test_a_family_with_several_layers_of_features_is_served(tmp_path):
+    folder = vision_model(tmp_path / "seer", kind="vipllava")
+    engine = torch_engine.load(str(folder), dtype="float64", kv_tokens=512)
+    rows = engine.see(pixels_of(picture(1)))
+    assert len(rows) == engine.info.images.rows and bool(rows.isfinite().all())
+
+
+def test_a_folder_that_does_not_say_how_pictures_are_prepared_is_refused(tmp_path):
+    folder = vision_model(tmp_path / "seer")
+    (folder / "preprocessor_config.json").unlink()
+    with pytest.raises(UnsupportedModel, match=r"preprocessor_config\.json"):
+        torch_engine.load(str(folder), dtype="float64", kv_tokens=512)
+
+
+def test_an_encoder_that_the_whole_model_does_not_agree_with_is_caught(tmp_path, monkeypatch):
+    """A planted fault: rows of the picture in the opposite order."""
+    folder, encode = vision_model(tmp_path / "seer"), ImageEncoder.encode
+    monkeypatch.setattr(ImageEncoder, "encode", lambda eyes, pixels: encode(eyes, pixels).flip(0))
+    with pytest.raises(SelfTestFailed, match="with a picture"):
+        torch_engine.load(str(folder), dtype="float64", kv_tokens=512)
+
+
+def test_nan_of_the_tower_fails_one_picture(tmp_path):
+    folder = vision_model(tmp_path / "seer")
+    engine = torch_engine.load(str(folder), dtype="float64", kv_tokens=512)
+    tower = engine._eyes.whole.model.multi_modal_projector
+    with torch.no_grad():
+        tower.linear_2.bias[0] = float("nan")
+    with pytest.raises(EngineError, match="NaN or infinity"):
+        engine.see(np.zeros((8, 8, 3), np.uint8))

@@ -1,7 +1,5 @@
 """Drafts of the server, bits and another server behind pictures: the text is what transformers alone would write."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 
@@ -37,7 +35,7 @@ LONG = "a long question, of more than a block: what do you see in this picture?"
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("name", ["lookup", "cacheback", "model"])
-def test_the_servers_own_drafts_change_nothing(engine, text, reference, name, temperature):
+async def test_the_servers_own_drafts_change_nothing(engine, text, reference, name, temperature):
     """`model`: the decoder of the target itself, which sees placeholders where the target sees pictures."""
     params = SamplingParams(temperature=temperature, seed=3, max_tokens=WORDS)
     asked = [("what is it?", [1]), ("hello", []), ("and these", [1, 2])]
@@ -48,15 +46,9 @@ def test_the_servers_own_drafts_change_nothing(engine, text, reference, name, te
             torch_engine.load(engine.info.model_id, dtype="float64", kv_tokens=2048)
         ),
     }
-
-    async def together():
-        async with running(engine, text=text, drafter=drafters[name](), policy=FOUR) as network:
-            answers = await asyncio.gather(
-                *(answered(network, words, seeds, params) for words, seeds in asked)
-            )
-            return answers, network.manager.loop.machine.stats.own.tokens
-
-    answers, drafted = asyncio.run(together())
+    async with running(engine, text=text, drafter=drafters[name](), policy=FOUR) as network:
+        answers = await asyncio.gather(*(answered(network, words, seeds, params) for words, seeds in asked))
+        answers, drafted = answers, network.manager.loop.machine.stats.own.tokens
     assert drafted or (name, temperature) == ("lookup", 0.8), "the server drafted"
     for (words, seeds), answer in zip(asked, answers, strict=True):
         assert list(answer.tokens) == expected(reference, words, seeds, params)

@@ -1,4 +1,4 @@
-"""Pictures through real processes over real gRPC, as users send them. Run: pytest tests/test_vision_processes.py"""
+"""Pictures through real processes over real gRPC, as users send them."""
 
 from __future__ import annotations
 

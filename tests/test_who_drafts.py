@@ -1,7 +1,4 @@
-"""Device and server together under policy `goodput`: both, the one for the other, and what either costs the others.
-
-Run: .venv/bin/python -m pytest tests/test_who_drafts.py -q
-"""
+"""Device and server together under policy `goodput`: both, the one for the other, and what either costs the others."""
 
 from __future__ import annotations
 

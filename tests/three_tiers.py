@@ -1,7 +1,5 @@
 """Device, relay and target in one process, over links of any weather."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import asynccontextmanager
 

@@ -22,7 +22,7 @@ CHUNK, CHUNK_S = 16, 0.5  # tokens that are timed together, and how long at most
 CHUNKS = 2  # of each number of threads in each pass
 PASSES, PASSES_S = 20, 3.0  # over all numbers of threads: two at least, more while there is time
 PROMPT_S = 2.0  # for one prompt; a slower model gets a shorter one
-PROMPTS, PROMPTS_S = 3, 4.0  # such prompts, fewer of a slow model
+PROMPTS = 3  # of that length
 EQUAL = 1.05  # more threads must be faster by this factor, else fewer are used
 SETTLED = 0.25  # share by which repetitions on a quiet machine may differ
 
@@ -154,10 +154,9 @@ def _long_prompt(drafter: Drafter) -> tuple[int, list[float]]:
     """(tokens of the prompt, tokens/s of reading it)."""
     prompt = _longest_prompt(drafter)
     prefill: list[float] = []
-    deadline = time.monotonic() + PROMPTS_S
-    while not prefill or (len(prefill) < PROMPTS and time.monotonic() <= deadline):
+    for index in range(PROMPTS):
         started = time.monotonic()
-        if begin_sequence(drafter, prompt, 2 + len(prefill)) is None:
+        if begin_sequence(drafter, prompt, 2 + index) is None:
             raise UsageError(
                 f"the context of this draft model is too small for {prompt} tokens; choose another model"
             )

@@ -10,7 +10,7 @@ from types import TracebackType
 
 from opensled.process.registry import Registry, remedy_of
 
-NAMES = ("rounds", "edge_loop", "ragged", "memory", "planner", "overload", "failover")
+NAMES = ("rounds", "edge_loop", "ragged", "memory", "planner", "overload")
 FIGURES = Registry("figure", {name: f"lab.benchmarks.{name}:measure" for name in NAMES})
 
 

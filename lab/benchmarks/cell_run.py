@@ -9,7 +9,7 @@ from typing import Any
 
 from lab.benchmarks.accuracy import agreement, live_anchor
 from lab.benchmarks.cell_turns import DILATION, LIVE, PlannedRun, Run, as_json, finish, fleet_of, turns
-from lab.testbed.baselines import OF_HEADS, PIPESD, SERVER_SD
+from lab.testbed.baselines import OF_HEADS, SERVER_SD
 from lab.testbed.cells import Cell
 from lab.testbed.fleet import Fleet
 from lab.testbed.load.load import Item, Load
@@ -18,9 +18,8 @@ from lab.testbed.load.summary import summarise
 from lab.testbed.planner.capacity_search import MOST, largest
 from lab.testbed.simulator import simulate
 from lab.testbed.traces import TraceSet
-from lab.testbed.tuning import TRIGGERS, Tuning
 
-LENGTHS = tuple(map(Tuning, (2, 4, 8)))  # draft lengths that are looked at
+LENGTHS = (2, 4, 8)  # draft lengths that are looked at
 # Baselines that have one
 DRAFTING = (SERVER_SD, "sled-static", "sled-continuous", *filter(lambda name: SERVER_SD in name, OF_HEADS))
 LOOK = Load(warmup=3, duration=20)  # of the simulations that choose the draft length and the window
@@ -55,21 +54,21 @@ class CellRun:
     traces: TraceSet
     run: Run | None  # None = nothing is emulated
     say: Callable[[str], None]
-    tunings: dict[str, Tuning] = field(default_factory=dict)  # of each baseline
+    lengths: dict[str, int] = field(default_factory=dict)  # of each baseline
 
     def __post_init__(self) -> None:
         self.cell = replace(self.cell, users=min(self.cell.users, self.scale.max_users))
 
     def all(self, baselines: Sequence[str]) -> dict[str, Any]:
         """The cell's entry of the document."""
-        self.tunings = {name: self._tuned(name) for name in baselines}
+        self.lengths = {name: self._best_length(name) for name in baselines}
         # Long enough for whole answers of the slowest baseline.
-        slowest = max(self._look(name, self.tunings[name])["mean_e2el_ms"] for name in baselines) / 1000
+        slowest = max(self._look(name, self.lengths[name])["mean_e2el_ms"] for name in baselines) / 1000
         load = Load(
             warmup=round(self.scale.warmup * slowest, 2), duration=round(self.scale.requests * slowest, 2)
         )
-        told = self._told()
-        self.say(f"{self.cell.id}: {told}, window {load.duration:.1f} s")
+        told = {name: length for name, length in self.lengths.items() if name in DRAFTING}
+        self.say(f"{self.cell.id}: draft lengths {told}, window {load.duration:.1f} s")
         runs, void = self._emulate(baselines, load)
         simulated = [
             {**turn._asdict(), "summary": self._simulated(turn, load)}
@@ -80,7 +79,7 @@ class CellRun:
             "id": self.cell.id,
             **asdict(self.cell),
             "fleet": asdict(self.cell.fleet()),
-            **told,
+            "draft_lengths": told,
             "dilation": DILATION[self.cell.regime],
             "load": asdict(load),
             "runs": runs,
@@ -99,25 +98,17 @@ class CellRun:
     def slo(self) -> Slo:
         return Slo(pace=self.cell.pace)
 
-    def _tuned(self, baseline: str) -> Tuning:
-        """The best setting of a baseline that has one; the others take what comes."""
-        if baseline not in (*DRAFTING, PIPESD):
-            return LENGTHS[0]
-        return max(TRIGGERS if baseline == PIPESD else LENGTHS, key=partial(self._worth, baseline))
+    def _best_length(self, baseline: str) -> int:
+        """Of a baseline that has one; the others take what comes."""
+        return max(LENGTHS, key=partial(self._worth, baseline)) if baseline in DRAFTING else LENGTHS[0]
 
-    def _told(self) -> dict[str, Any]:
-        """What was chosen, as JSON: draft lengths and, where there are some, thresholds."""
-        lengths = {name: each.draft_length for name, each in self.tunings.items() if name in DRAFTING}
-        triggers = {name: each._asdict() for name, each in self.tunings.items() if name == PIPESD}
-        return {"draft_lengths": lengths, **({"triggers": triggers} if triggers else {})}
-
-    def _worth(self, baseline: str, tuning: Tuning) -> tuple[float, float]:
-        """Of a setting, by a short simulation: most users served, then most tokens."""
-        summary = self._look(baseline, tuning)
+    def _worth(self, baseline: str, length: int) -> tuple[float, float]:
+        """Of a draft length, by a short simulation: most users served, then most tokens."""
+        summary = self._look(baseline, length)
         return summary["served"], summary["output_throughput"]
 
-    def _look(self, baseline: str, tuning: Tuning) -> dict[str, Any]:
-        fleet = fleet_of(self.cell, PlannedRun(baseline, 0), tuning)
+    def _look(self, baseline: str, length: int) -> dict[str, Any]:
+        fleet = fleet_of(self.cell, PlannedRun(baseline, 0), length)
         return summarise(simulate(fleet, self.traces, LOOK), self.slo)
 
     def _emulate(
@@ -129,7 +120,7 @@ class CellRun:
         if self.run is None:
             return runs, void
         for turn in turns(self.cell, baselines, self.scale.repeats):
-            fleet = fleet_of(self.cell, turn, self.tunings[turn.baseline])
+            fleet = fleet_of(self.cell, turn, self.lengths[turn.baseline])
             done = finish(self.run, fleet, self.items, self.traces, load, turn)
             entry = as_json(done, summarise(done.result, self.slo))
             (void if done.void else runs).append(entry)
@@ -139,7 +130,7 @@ class CellRun:
         return runs, void
 
     def _simulated(self, turn: PlannedRun, load: Load) -> dict[str, Any]:
-        fleet = fleet_of(self.cell, turn, self.tunings[turn.baseline])
+        fleet = fleet_of(self.cell, turn, self.lengths[turn.baseline])
         return summarise(simulate(fleet, self.traces, replace(load, seed=turn.repeat)), self.slo)
 
     def _capacity(self, baseline: str, load: Load) -> dict[str, Any]:
@@ -160,7 +151,7 @@ class CellRun:
         return {"simulated": users, "most": most, **real}
 
     def _fleet(self, baseline: str, users: int) -> Fleet:
-        return fleet_of(replace(self.cell, users=users), PlannedRun(baseline, 0), self.tunings[baseline])
+        return fleet_of(replace(self.cell, users=users), PlannedRun(baseline, 0), self.lengths[baseline])
 
     def _holds_emulated(self, baseline: str, users: int, load: Load) -> bool | None:
         """None for a void run."""

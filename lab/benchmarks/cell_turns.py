@@ -12,7 +12,6 @@ from lab.testbed.fleet import Fleet
 from lab.testbed.load.load import Item, Load
 from lab.testbed.load.records import RunResult
 from lab.testbed.traces import ItemTrace, TraceSet
-from lab.testbed.tuning import Tuning
 
 # A run is void when more of its steps were late, or all of them took longer by more than this share
 LATE = 0.05
@@ -78,10 +77,11 @@ def turns(cell: Cell, baselines: Sequence[str], repeats: int) -> Iterator[Planne
                 yield PlannedRun(baseline, repeat, live=True)
 
 
-def fleet_of(cell: Cell, turn: PlannedRun, tuning: Tuning) -> Fleet:
-    """The cell's fleet as the baseline changes it. A device alone does no real work, so its time is not stretched."""
-    base = replace(cell.fleet(), dilation=DILATION[cell.regime])
-    fleet = BASELINES[turn.baseline](tuning.of(base))
+def fleet_of(cell: Cell, turn: PlannedRun, length: int) -> Fleet:
+    """The cell's fleet as the baseline changes it; `length`: draft tokens. A device alone does no real work, so its
+    time is not stretched."""
+    base = replace(cell.fleet(draft_length=length), dilation=DILATION[cell.regime])
+    fleet = BASELINES[turn.baseline](base)
     if turn.baseline == "device-only":
         return replace(fleet, dilation=1.0)
     if turn.live:

@@ -19,7 +19,6 @@ from lab.testbed.planner.planning import draft_wait
 from lab.testbed.planner.recorded_drafts import RecordedDrafts, traces_of
 from lab.testbed.planner.setting import Work, of_fleet, recorded
 from lab.testbed.traces import TraceSet
-from lab.testbed.tuning import Tuning
 
 # The regimes of the emulated cells, and two more: little bandwidth and much KV to read; steps that were measured.
 SERVERS = {
@@ -87,14 +86,14 @@ def _answer(place: Place, baseline: str) -> PlaceCapacity:
     setting = of_fleet(place.fleet(1), asked_of(place.source)[1])
     expected = law.best(setting, baseline, place.pace, LENGTHS)
     first = PlaceCapacity(baseline, 0, expected.draft_length, expected.users, expected.kv_fits, 0)
-    tunings = map(Tuning, _lengths(baseline, expected.draft_length))
-    return _best(place, first, [(tuning, tuned(place, baseline, setting, tuning)) for tuning in tunings])
+    lengths = _lengths(baseline, expected.draft_length)
+    return _best(place, first, [(length, tuned(place, baseline, setting, length)) for length in lengths])
 
 
-def _best(place: Place, first: PlaceCapacity, fleets: Sequence[tuple[Tuning, Fleet]]) -> PlaceCapacity:
+def _best(place: Place, first: PlaceCapacity, fleets: Sequence[tuple[int, Fleet]]) -> PlaceCapacity:
     """The first fleet is searched from the law's guess; the others only must say if they hold one more."""
     most, best, runs = min(MOST, first.kv_fits), first, 0
-    for tuning, fleet in fleets:
+    for length, fleet in fleets:
         if best.users >= most:
             break
         guess = round(best.users * (1 + EXACT)) + 1 if runs else _first_guess(first.law, most)
@@ -102,7 +101,7 @@ def _best(place: Place, first: PlaceCapacity, fleets: Sequence[tuple[Tuning, Fle
         found = simulated_capacity(fleet, traces, place.pace, guess, least=best.users, most=most)
         runs += found.runs
         if found.users > best.users:
-            best = replace(best, users=found.users, draft_length=tuning.draft_length)
+            best = replace(best, users=found.users, draft_length=length)
     return replace(best, runs=runs)
 
 
@@ -115,7 +114,7 @@ def _opensled(place: Place, name: str, near: int) -> PlaceCapacity:
     )
     fits = law.kv_fits(setting, name)
     most = min(MOST, fits)
-    fleet = tuned(place, name, setting, Tuning(LONGEST))
+    fleet = tuned(place, name, setting, LONGEST)
     found = simulated_capacity(fleet, traces, place.pace, near or _first_guess(expected, most), most=most)
     return PlaceCapacity(name, found.users, LONGEST, expected, fits, found.runs)
 
@@ -133,11 +132,11 @@ def _lengths(baseline: str, first: int) -> Sequence[int]:
     return (first, *LENGTHS[max(0, at - 1) : at], *LENGTHS[at + 1 : at + 2])
 
 
-def tuned(place: Place, baseline: str, setting: law.Setting, tuning: Tuning) -> Fleet:
+def tuned(place: Place, baseline: str, setting: law.Setting, length: int) -> Fleet:
     """The baseline's fleet; its server waits as long for drafts as suits these devices, as the planner advises, unless
     it learns by itself how long that is."""
-    fleet = tuning.of(place.fleet(tuning.draft_length))
+    fleet = place.fleet(length)
     if baseline in OURS:
         return BASELINES[baseline](fleet)
-    server = replace(fleet.server, draft_wait=draft_wait(setting, tuning.draft_length))
+    server = replace(fleet.server, draft_wait=draft_wait(setting, length))
     return BASELINES[baseline](replace(fleet, server=server))

@@ -30,7 +30,6 @@ from lab.testbed.recordings import BUNDLED
 from lab.testbed.simulated.compare import compare as compare_runs
 from lab.testbed.simulator import simulate
 from lab.testbed.traces import read_traces
-from lab.testbed.tuning import Tuning
 from opensled.core.errors import OpenSledError, UsageError
 
 BASELINE = FOLDER / "quick_baseline.json"
@@ -108,7 +107,7 @@ def _emulated(number: int) -> Iterator[tuple[str, float]]:
     for cell in EMULATED:
         speeds: dict[str, float] = {}
         for turn in [PlannedRun(name, number) for name in ("centralized", *DRAFTING)]:
-            fleet = fleet_of(cell, turn, Tuning(4))
+            fleet = fleet_of(cell, turn, 4)
             done = _require_valid(finish(emulate, fleet, items, traces, LOAD, turn))
             simulated = simulate(fleet, traces, replace(LOAD, seed=number))
             throughput = compare_runs(done.result, simulated)["throughput"]

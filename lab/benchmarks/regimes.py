@@ -1,6 +1,6 @@
 """All baselines on the six cells: emulated end to end, in turns, with confidence intervals, and simulated beside it.
 
-    python -m lab.benchmarks.regimes [--quick] [--cells N,...] [--repeats N] [--jobs N] [--pipesd] [--parts]
+    python -m lab.benchmarks.regimes [--quick] [--cells N,...] [--repeats N] [--jobs N] [--parts]
                                 [--out FOLDER]
     python -m lab.benchmarks.regimes --pair NAME | --acceptance A [--simulated]
 
@@ -10,8 +10,8 @@ and a run in which it did not is void. Writes regimes.json after each cell: a ru
 The devices replay what was recorded with the tiny family, whose target runs for real, and live drafters stand beside
 them. With --pair they replay another pair, whose target's texts are replayed as well; with --acceptance, a number or
 the name of a task, made-up drafts on the texts of the pair. Either has no live drafters, and writes regimes-NAME.json.
-With --simulated nothing is emulated. With --pipesd PipeSD's dual trigger takes its turns, too, and with --parts
-OpenSLED with drafts of the devices alone, or of the server alone.
+With --simulated nothing is emulated. With --parts OpenSLED with drafts of the devices alone, or of the server alone,
+takes its turns, too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from lab.benchmarks.cell_run import CellRun, Scale
 from lab.benchmarks.cell_turns import DILATION, LATE, Run, short_items, shortened
 from lab.benchmarks.drafts_option import add_drafts, drafts_of
 from lab.benchmarks.program import add_quick_and_out, exit_code, folder_of, mapped, parser_of, say, write_json
-from lab.testbed.baselines import OF_HEADS, PARTS, PIPESD, USUAL
+from lab.testbed.baselines import OF_HEADS, PARTS, USUAL
 from lab.testbed.cells import CELLS, Cell
 from lab.testbed.emulation.recorded_items import recorded_items
 from lab.testbed.fleet import Fleet
@@ -58,7 +58,7 @@ def main(words: list[str] | None = None) -> int:
     def work() -> int:
         source, run = drafts_of(arguments), None if arguments.simulated else emulate
         chosen, out = _cells(arguments.cells), folder_of(arguments)
-        more = {PARTS: arguments.parts, tuple(OF_HEADS): arguments.heads, (PIPESD,): arguments.pipesd}
+        more = {PARTS: arguments.parts, tuple(OF_HEADS): arguments.heads}
         names = (*USUAL, *(name for several, asked in more.items() if asked for name in several))
         cells = measure(chosen, scale, out, run, arguments.jobs, source, names)["cells"]
         print("simulated against emulated:", *(each for cell in cells for each in compared(cell)), sep="\n")
@@ -77,7 +77,6 @@ def _arguments(words: list[str] | None) -> argparse.Namespace:
     add("--jobs", type=int, default=2, metavar="N", help="cells at a time; default %(default)s")
     add_drafts(parser, BUNDLED_PAIR)
     add("--simulated", action="store_true", help="emulate nothing")
-    add("--pipesd", action="store_true", help="PipeSD's dual trigger as one more baseline")
     add("--parts", action="store_true", help=f"also {' and '.join(PARTS)}")
     add("--heads", action="store_true", help=f"also {', '.join(OF_HEADS)}")
     return parser.parse_args(words)

@@ -6,9 +6,8 @@ A fleet says what pace its users want; only `opensled` and its parts have a serv
 from collections.abc import Callable
 from dataclasses import replace
 
-from lab.testbed.dual_trigger import NEWEST, PRODUCT
 from lab.testbed.emulation.draft_head import KINDS
-from lab.testbed.fleet import Fleet, Group, Server
+from lab.testbed.fleet import Fleet, Server
 
 LONGEST = 8  # draft tokens that a device drafts where the server asks for as many; more were not recorded
 C_TH = 0.5  # confidence threshold of SLED as published (arXiv 2506.09397), as a re-implementation sets it
@@ -57,24 +56,6 @@ def sled_continuous(fleet: Fleet) -> Fleet:
     return replace(fleet, groups=groups, server=replace(fleet.server, policy="fcfs"))
 
 
-def pipesd(fleet: Fleet) -> Fleet:
-    """PipeSD's dual trigger (arXiv 2605.13319) on the devices: lab/testbed/dual_trigger.py says what of it.
-
-    The paper has one client; for many, ours is the server of `sled-continuous`. Thresholds of devices that have the
-    rule already stay, see tuning.py; others get our defaults.
-    """
-    groups = tuple(
-        replace(_triggered(group), draft_length=LONGEST, stop="dual-trigger") for group in fleet.groups
-    )
-    return sled_continuous(replace(fleet, groups=groups))
-
-
-def _triggered(group: Group) -> Group:
-    if group.stop == "dual-trigger":
-        return group
-    return replace(group, product=PRODUCT, confidence=NEWEST)
-
-
 def opensled(fleet: Fleet) -> Fleet:
     """The default policy, with a draft on the devices and the same beside the target: it knows what users were
     promised, and says for each who drafts, and how much."""
@@ -90,8 +71,7 @@ def opensled_server(fleet: Fleet) -> Fleet:
 def opensled_device(fleet: Fleet) -> Fleet:
     """`opensled` whose server has no draft of its own."""
     groups = tuple(
-        replace(group, stop="hint", draft_length=LONGEST, confidence=0.0, product=0.0)
-        for group in fleet.groups
+        replace(group, stop="hint", draft_length=LONGEST, confidence=0.0) for group in fleet.groups
     )
     return replace(fleet, groups=groups, server=replace(fleet.server, policy="goodput"))
 
@@ -123,9 +103,8 @@ BASELINES: dict[str, Callable[[Fleet], Fleet]] = {
     OPENSLED_DEVICES: opensled_device,
     "opensled-server": opensled_server,
     "device-only": device_only,
-    "pipesd": pipesd,
 }
-OPENSLED, CENTRALIZED, PIPESD, SERVER_SD = "opensled", "centralized", "pipesd", "server-sd"
+OPENSLED, CENTRALIZED, SERVER_SD = "opensled", "centralized", "server-sd"
 # server-sd-specformer and so on: with a draft head beside the target
 OF_HEADS = {
     f"{name}-{kind}": with_head(BASELINES[name], kind) for name in (SERVER_SD, OPENSLED) for kind in KINDS
@@ -134,7 +113,7 @@ BASELINES |= OF_HEADS
 DRAFT_BESIDE = (SERVER_SD, OPENSLED, "opensled-server", *OF_HEADS)  # with a draft beside the target
 PARTS = (OPENSLED_DEVICES, "opensled-server")  # of OPENSLED: one drafter each
 # Where nothing else is asked for
-USUAL = tuple(name for name in BASELINES if name not in (PIPESD, *PARTS, *OF_HEADS))
+USUAL = tuple(name for name in BASELINES if name not in (*PARTS, *OF_HEADS))
 RIVALS = (
     CENTRALIZED,
     SERVER_SD,

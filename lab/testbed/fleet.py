@@ -15,7 +15,7 @@ from lab.testbed.emulation.draft_head import KINDS, DraftCost, HeadCost, HeadPro
 from opensled.cli.config_file import read_file
 from opensled.core.errors import UsageError
 
-STOPS = ("fixed", "hint", "dual-trigger")
+STOPS = ("fixed", "hint")
 Part = TypeVar("Part", "Group", "Server", "Hub", "Fleet")
 NESTED = ("server", "hub", "groups")  # keys of a fleet that are tables
 
@@ -39,10 +39,8 @@ class Group:
     draft_model: str = "tiny-draft"  # what really drafts
     draft: str = "0.5b"  # size of the draft whose speed the device's profile gives
     draft_length: int = 4
-    confidence: float = 0.0  # c_th of SLED, 0 = fixed length; R2 of "dual-trigger"
-    product: float = 0.0  # R1 of "dual-trigger"
-    # What says how long blocks are: "fixed", or "hint" and "dual-trigger" with draft_length as the most
-    stop: str = "fixed"
+    confidence: float = 0.0  # c_th of SLED, 0 = fixed length
+    stop: str = "fixed"  # or "hint": the server says how long blocks are, draft_length is the most
     look_ahead: bool = False  # draft on while a verdict travels
     live: bool = False  # run the real drafter, paced; else replay what it drafted when it was recorded
     pace: float = 0.0  # tokens/s that its users ask the server for; 0 = none
@@ -196,8 +194,8 @@ def _check(fleet: Fleet, path: Path) -> None:
         where = f"{path}: [[device]] {number}"
         if group.count < 0 or group.draft_length < 0:
             raise UsageError(f"{where}: count and draft_length must not be negative")
-        if not (0 <= group.confidence <= 1 and 0 <= group.product <= 1):
-            raise UsageError(f"{where}: confidence and product must lie within 0 and 1")
+        if not 0 <= group.confidence <= 1:
+            raise UsageError(f"{where}: confidence must lie within 0 and 1")
         if group.stop not in STOPS:
             raise UsageError(f"{where}: stop = {group.stop!r} is not known; choose from {', '.join(STOPS)}")
         if not 0 <= group.pace < inf:

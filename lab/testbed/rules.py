@@ -1,10 +1,9 @@
-"""Who says how long the draft blocks of a device of a fleet are: the product's own rules, and a baseline's."""
+"""Which rule of the product says how long the draft blocks of a device of a fleet are."""
 
 from edge_client.lengths.base import DraftLengthPolicy
 from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
 from edge_client.lengths.hint import HintLength
-from lab.testbed.dual_trigger import DualTrigger
 from lab.testbed.fleet import STOPS, Group
 
 
@@ -13,8 +12,6 @@ def rule_of(group: Group) -> DraftLengthPolicy:
     assert group.stop in STOPS, "checked when the fleet is read"
     if group.stop == "hint":
         return HintLength(group.draft_length)
-    if group.stop == "dual-trigger":
-        return DualTrigger(group.draft_length, product=group.product, newest=group.confidence)
     if group.confidence:
         return ConfidenceLength(group.draft_length, confidence=group.confidence)
     return FixedLength(group.draft_length)

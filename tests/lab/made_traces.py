@@ -1,9 +1,10 @@
-"""Traces of a seeded random process, for tests that need no model: `made(...)`."""
+"""Traces of a seeded random process, for tests that need no model: `made(...)`; and what holds of any run on them."""
 
 from __future__ import annotations
 
 import random
 
+from lab.testbed.load.records import RequestRecord, RunResult
 from lab.testbed.traces import ItemTrace, Proposal, TraceSet
 
 PROPOSED = 8  # tokens proposed at each place, as in the recordings
@@ -37,3 +38,20 @@ def _proposal(rest: tuple[int, ...], rng: random.Random, acceptance: float) -> P
         ids.append(rest[index] if right else WRONG)
         confidences.append(round(rng.uniform(0.4, 1) if right else rng.uniform(0, 0.7), 4))
     return Proposal(tuple(ids), tuple(confidences))
+
+
+def finished(result: RunResult) -> list[RequestRecord]:
+    return [record for record in result.requests if record.finish_reason]
+
+
+def require_possible(result: RunResult, traces: TraceSet) -> None:
+    """Times are in order, only whole texts end, and no more is accepted than was drafted."""
+    lengths = {item.item: len(item.target_ids) for item in traces.items}
+    assert result.requests
+    for record in result.requests:
+        times = [record.due, record.sent, *(arrival.time for arrival in record.arrivals), result.end]
+        assert times == sorted(times)
+        assert (record.tokens == lengths[record.item]) == bool(record.finish_reason)
+        assert all(record.sent <= each.sent <= each.answered for each in record.rounds)
+        assert all(0 <= each.accepted <= each.drafted for each in record.rounds)
+        assert record.wasted >= 0

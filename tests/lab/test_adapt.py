@@ -1,7 +1,4 @@
-"""`opensled adapt`: what it measures, its gate, its training, its files, and the command on the tiny family.
-
-Run: pytest tests/lab/test_adapt.py
-"""
+"""`opensled adapt`: what it measures, its gate, its training, its files, and the command on the tiny family."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Load on real processes: small fleets, the command, a device that runs already."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from dataclasses import replace

@@ -1,7 +1,4 @@
-"""What a draft head is taken for by its target's sizes, against the real modules, and its seconds by hand.
-
-Run: pytest tests/test_draft_head.py -q
-"""
+"""What a draft head is taken for by its target's sizes, against the real modules, and its seconds by hand."""
 
 from __future__ import annotations
 

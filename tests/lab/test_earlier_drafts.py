@@ -1,7 +1,4 @@
-"""How long drafts are away: means, so that what a device drafts before the verdict comes is worth something.
-
-Run: pytest tests/lab/test_earlier_drafts.py
-"""
+"""How long drafts are away: means, so that what a device drafts before the verdict comes is worth something."""
 
 from __future__ import annotations
 

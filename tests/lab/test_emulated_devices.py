@@ -1,7 +1,4 @@
-"""Emulated devices: replayed or real, their time is the profile's and their blocks are the real drafter's.
-
-Run: pytest tests/lab/test_emulated_devices.py
-"""
+"""Emulated devices: replayed or real, their time is the profile's and their blocks are the real drafter's."""
 
 from __future__ import annotations
 
@@ -15,7 +12,6 @@ from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
 from edge_client.round.draft_job import BlockBudget, Drafted
 from edge_client.round.drafting import DraftThread
-from lab.testbed.dual_trigger import DualTrigger
 from lab.testbed.emulation import paced
 from lab.testbed.emulation.paced import PacedFactory
 from lab.testbed.emulation.recorded_items import recorded_items
@@ -263,18 +259,7 @@ async def blocks_of(drafts, trace: ItemTrace, item) -> list[DraftBlock]:
     return blocks
 
 
-def test_the_doubtful_token_that_fires_a_trigger_is_sent(replaying):
-    """0.9 * 0.8 = 0.72 goes on, and 0.6 times that ends the block."""
-    device = replaying(DualTrigger(8, product=0.5, newest=0.1))
-    block = device.draft()
-    assert device.seconds(block) == pytest.approx(0.4 + 2 * 0.1, abs=0.011)
-    assert (block.result().block.ids, device.drafts.drafted) == ((50, 51, 99), 3)
-
-
-TWICE = DualTrigger(8, product=0.2, newest=0.3)
-
-
-@pytest.mark.parametrize("stop", [FixedLength(4), ConfidenceLength(8, confidence=0.5), TWICE])
+@pytest.mark.parametrize("stop", [FixedLength(4), ConfidenceLength(8, confidence=0.5)])
 def test_a_replaying_device_drafts_what_the_real_one_drafts_in_the_same_time(stop, clock):
     """The blocks, and the passes that the same product code makes for them."""
     traces = read_traces(PACKAGED / "tiny-llamacpp.jsonl.gz").items

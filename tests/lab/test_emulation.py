@@ -1,7 +1,4 @@
-"""The emulated accelerator: its time is the profile's, its tokens are the real target's.
-
-Run: pytest tests/lab/test_emulation.py
-"""
+"""The emulated accelerator: its time is the profile's, its tokens are the real target's."""
 
 from __future__ import annotations
 

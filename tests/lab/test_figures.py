@@ -1,9 +1,4 @@
-"""Figures are data: what is too old, which file belongs to which part, and numbers of pages that are not the data's.
-
-Run: pytest tests/lab/test_figures.py
-"""
-
-from __future__ import annotations
+"""Figures are data: what is too old, which file belongs to which part, and numbers of pages that are not the data's."""
 
 import importlib.util
 import json

@@ -1,12 +1,11 @@
-"""Asking a running fleet and comparing it with the target alone. Run: pytest tests/lab/test_fleet_check.py"""
+"""Asking a running fleet and comparing it with the target alone."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from contextlib import ExitStack, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import chain, repeat
 
 import pytest
 
@@ -15,37 +14,17 @@ from lab.testbed.fleet_check import ask_all, edges_of, main
 from lab.testbed.processes import Process
 from lab.testbed.prompts import prompts_of
 from opensled.core.errors import UsageError
-
-
-class Liar(BaseHTTPRequestHandler):
-    """A device that says what it likes."""
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["content-length"]))
-        if self.server.refusals:
-            self.server.refusals -= 1
-            self.send_error(503)
-            return
-        self.send_response(200)
-        self.end_headers()
-        event = {"choices": [{"delta": {"content": "Trust me."}, "finish_reason": "stop"}], "usage": {}}
-        self.wfile.write(f"data: {json.dumps(event)}\n\ndata: [DONE]\n\n".encode())
-
-    def log_message(self, *_: object) -> None:
-        pass
+from tests.answering import answering
 
 
 @contextmanager
 def liar(refusals=0):
-    with ThreadingHTTPServer(("127.0.0.1", 0), Liar) as server:
-        server.refusals = refusals
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+    """A device that says what it likes, after so many refusals."""
+    event = {"choices": [{"delta": {"content": "Trust me."}, "finish_reason": "stop"}], "usage": {}}
+    told = 200, f"data: {json.dumps(event)}\n\ndata: [DONE]\n\n".encode()
+    replies = chain([(503, b"")] * refusals, repeat(told))
+    with answering(lambda path, body: next(replies)) as address:
+        yield f"http://{address}"
 
 
 def test_a_true_device_passes_and_one_that_lies_beside_it_does_not(capsys):

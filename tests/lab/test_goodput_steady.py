@@ -1,7 +1,4 @@
-"""Policy `goodput` under a steady load: while nothing changes, hints stand still.
-
-Run: pytest tests/lab/test_goodput_steady.py
-"""
+"""Policy `goodput` under a steady load: while nothing changes, hints stand still."""
 
 from __future__ import annotations
 

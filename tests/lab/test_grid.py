@@ -1,7 +1,4 @@
-"""The grid: its places, gone on with after an end, its tables, and the page that has them.
-
-Run: .venv/bin/python -m pytest tests/lab/test_grid.py -q
-"""
+"""The grid: its places, gone on with after an end, its tables, and the page that has them."""
 
 from __future__ import annotations
 

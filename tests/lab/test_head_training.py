@@ -1,7 +1,4 @@
-"""Training of draft heads: texts become shards, shards batches, and a head learns what comes next, and no other place.
-
-Run: pytest tests/lab/test_head_training.py
-"""
+"""Draft heads are trained: texts become shards, shards batches, and a head learns the next token, no other."""
 
 from __future__ import annotations
 

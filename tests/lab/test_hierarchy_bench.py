@@ -1,7 +1,4 @@
-"""The benchmark of the hierarchy: what its cells are made of, and what its tables say of them.
-
-Run: .venv/bin/python -m pytest tests/lab/test_hierarchy_bench.py -q
-"""
+"""The benchmark of the hierarchy: what its cells are made of, and what its tables say of them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The hubs of an emulated fleet: what they are started with, and a short run that the simulator foretells.
-
-Run: .venv/bin/python -m pytest tests/lab/test_hub_process.py -q
-"""
+"""The hubs of an emulated fleet: what they are started with, and a short run that the simulator foretells."""
 
 from __future__ import annotations
 

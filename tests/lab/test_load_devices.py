@@ -1,7 +1,5 @@
 """Devices under load without any process: bytes, times, recorded items. `pytest tests/lab/test_load_devices.py`"""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest
@@ -74,13 +72,10 @@ async def test_messages_are_weighed_and_the_time_of_a_draft_is_that_of_its_first
     assert weight.bytes_up > opened[0] + 10
 
 
-def test_a_device_without_a_drafter_answers_at_once_with_nothing():
-    async def scenario():
-        future = NoDrafts().draft(Truth((1, 2, 3)), BlockBudget(4))
-        assert future.done()
-        return future.result()
-
-    assert asyncio.run(scenario()) == Drafted(DraftBlock(3), 0.0)
+async def test_a_device_without_a_drafter_answers_at_once_with_nothing():
+    future = NoDrafts().draft(Truth((1, 2, 3)), BlockBudget(4))
+    assert future.done()
+    assert future.result() == Drafted(DraftBlock(3), 0.0)
 
 
 def test_tokens_of_an_answer_are_shared_by_its_chunks():
@@ -98,16 +93,13 @@ class Deaf:
             record.error = "cancelled in vain"
 
 
-def test_a_run_ends_even_if_a_user_loses_his_cancel():
-    async def scenario():
-        load = Load(warmup=0.01, duration=0.02)
-        run = Run(Clock(), load, heldout_items(3, 0, 4), [])
-        await asyncio.wait_for(
-            run.through([Seat(0, 0, Deaf()), Seat(1, 0, Deaf())], None, [], lambda share: None), 5
-        )
-        return run.records
-
-    assert [record.error for record in asyncio.run(scenario())] == ["cancelled in vain"] * 2
+async def test_a_run_ends_even_if_a_user_loses_his_cancel():
+    load = Load(warmup=0.01, duration=0.02)
+    run = Run(Clock(), load, heldout_items(3, 0, 4), [])
+    await asyncio.wait_for(
+        run.through([Seat(0, 0, Deaf()), Seat(1, 0, Deaf())], None, [], lambda share: None), 5
+    )
+    assert [record.error for record in run.records] == ["cancelled in vain"] * 2
 
 
 def _trace(item, **changes):

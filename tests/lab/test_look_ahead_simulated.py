@@ -1,7 +1,7 @@
 """Drafting ahead, simulated against emulated: the product's edge loop over replayed drafts, on a clock that is moved.
 
 Both face the same made-up server, which decodes until a draft comes and then waits. Every block they send must be the
-same one, and leave at the same time. Run: .venv/bin/python -m pytest tests/lab/test_look_ahead_simulated.py -q
+same one, and leave at the same time.
 """
 
 from __future__ import annotations
@@ -254,6 +254,9 @@ def test_a_rule_that_does_not_exist_is_refused_where_the_fleet_is_read(tmp_path)
     path = tmp_path / "fleet.toml"
     path.write_text('[[device]]\nstop = "never"\n')
     with pytest.raises(UsageError, match=r"stop = 'never' is not known; choose from fixed, hint"):
+        read_fleet(path)
+    path.write_text("[[device]]\nconfidence = 3.0\n")
+    with pytest.raises(UsageError, match="confidence must lie within 0 and 1"):
         read_fleet(path)
     path.write_text('[[device]]\nstop = "hint"\nlook_ahead = true\n')
     assert read_fleet(path).groups[0].look_ahead

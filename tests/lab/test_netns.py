@@ -1,5 +1,5 @@
 """Links by the kernel, namespaces and shares of a machine; those that need root are skipped without. The whole check
-is `make netns-check`. Run: pytest tests/lab/test_netns.py
+is `make netns-check`.
 """
 
 from __future__ import annotations

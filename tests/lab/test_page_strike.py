@@ -1,7 +1,5 @@
 """The soak's operator at the page notices a switch that does nothing, and a page that lets strangers in."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import replace

@@ -1,7 +1,4 @@
-"""Whatever ends a program, its processes end with it.
-
-Run: pytest tests/lab/test_process_guard.py
-"""
+"""Whatever ends a program, its processes end with it."""
 
 from __future__ import annotations
 

@@ -15,11 +15,14 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from lab.testbed.forcing import follow
+from lab.testbed.gguf_reference import GgufReference
 from lab.testbed.reference import Lead, Reference, Sampling, key_of_seed, lead, masked
 from lab.testbed.reference import noise as reference_noise
 from opensled.core import noise
 from opensled.core.messages import SamplingParams
 from opensled.core.sampling import Sampler
+from opensled.models.store import model_file, model_path
 
 WORDS = ["<eos>", "<user>", "<assistant>", *(f"w{number}" for number in range(29))]
 EOS = 0
@@ -201,3 +204,45 @@ def test_teacher_forcing_finds_every_token_winning(reference: Reference) -> None
     assert all(item.margin > 0 for item in leads)
     other = [(token + 1) % len(WORDS) for token in tokens]
     assert reference.leads([3, 4], other, sampling)[0].winner == tokens[0]
+
+
+# -- GGUF files ---------------------------------------------------------------------------------------------------
+
+
+CHAT = [{"role": "user", "content": "Turn on the kitchen light, and say naïve 12 times."}]
+
+
+@pytest.fixture(scope="module")
+def plain() -> Reference:
+    return Reference(model_path("tiny"), dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def file() -> GgufReference:
+    return GgufReference(model_file("tiny", "*.gguf"))
+
+
+def test_they_cut_and_spell_texts_alike(plain: Reference, file: GgufReference) -> None:
+    ids = plain.render_chat(CHAT)
+    assert file.render_chat(CHAT) == ids and file.decode(ids) == plain.decode(ids)
+    assert (file.eos_ids, file.context_length) == (plain.eos_ids, plain.context_length)
+
+
+def test_they_compute_the_same_logits(plain: Reference, file: GgufReference) -> None:
+    ids = plain.render_chat(CHAT)
+    np.testing.assert_allclose(file.logits(ids, 5), plain.logits(ids, 5), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("sampling", [{"temperature": 0}, {"temperature": 0.8, "seed": 3}], ids=str)
+def test_one_pass_follows_as_many_do(
+    sampling: dict, plain: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = {"messages": CHAT, "max_tokens": 12, **sampling}
+    ids, _ = plain.generate(plain.render_chat(CHAT), **sampling, max_tokens=12)
+    text = plain.decode(ids)
+    expected = follow(plain, body, text, 1e-4)
+    passes, logits = [], plain.logits
+    monkeypatch.setattr(plain, "logits", lambda *given, **more: passes.append(1) or logits(*given, **more))
+    assert expected is not None and follow(plain, body, text, 1e-4, one_pass=True) == expected
+    assert len(passes) < expected.tokens
+    assert follow(plain, body, text[:-2] + "zz", 1e-4, one_pass=True) is None

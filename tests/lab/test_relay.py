@@ -1,4 +1,4 @@
-"""The relay between real sockets: bytes, delays, outages, resets, real gRPC. Run: pytest tests/lab/test_relay.py"""
+"""The relay between real sockets: bytes, delays, outages, resets, real gRPC."""
 
 from __future__ import annotations
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Sequence
+from contextlib import closing
 from importlib.util import find_spec
 
 import pytest
@@ -27,6 +25,7 @@ from lab.testbed.target_text import text_of
 from opensled.core.errors import OpenSledError
 from opensled.core.messages import ChatMessage
 from opensled.models.store import model_file
+from tests.answering import answering
 from verify_server.engine.llamacpp import llama_engine
 
 TARGET = model_file("tiny", "*.gguf")
@@ -123,39 +122,6 @@ def test_a_draft_is_right_up_to_its_first_wrong_token() -> None:
     assert right([1, 2, 3], [1, 2, 3, 4]) == 3
     assert right([1, 9, 3], [1, 2, 3, 4]) == 1
     assert right([], [5]) == 0
-
-
-@contextmanager
-def answering(reply: Callable[[str, bytes], tuple[int, bytes] | None]) -> Iterator[str]:
-    """HOST:PORT of a server with this `reply` to each POST; None = it breaks off."""
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            found = reply(self.path, self.rfile.read(int(self.headers["Content-Length"])))
-            if found is None:
-                self.close_connection = True
-                return
-            status, body = found
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *args: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def test_a_block_is_asked_for_as_ids_and_greedily() -> None:

@@ -1,7 +1,4 @@
-"""Single chains of models in the simulator: each path asks whom it should, and no hierarchy is slower than it must be.
-
-Run: .venv/bin/python -m pytest tests/lab/test_simulated_chains.py -q
-"""
+"""Single chains of models in the simulator: each path asks the right one, and no hierarchy is slower than it must."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The draft beside the target in the simulator and on an emulated accelerator: recorded drafts, at the law's pace.
-
-Run: .venv/bin/python -m pytest tests/lab/test_simulated_drafter.py -q
-"""
+"""The draft beside the target in the simulator and on an emulated accelerator: recorded drafts, at the law's pace."""
 
 from __future__ import annotations
 
@@ -29,7 +26,6 @@ from lab.testbed.simulated.server import SimulatedServer
 from lab.testbed.simulated.server_drafter import VOCABULARY, SimulatedDrafter
 from lab.testbed.simulator import simulate
 from lab.testbed.traces import TraceSet, read_traces
-from lab.testbed.tuning import Tuning
 from opensled.core.errors import UsageError
 from opensled.core.messages import Draft, DraftBlock, DraftToken, SamplingParams
 from opensled.core.protocol import common_prefix
@@ -272,7 +268,7 @@ def test_without_a_recording_an_emulated_server_has_no_draft() -> None:
 def test_the_simulator_foretells_an_emulated_run_with_a_draft_beside_the_target(name: str) -> None:
     """Real processes, the target's own texts. The tolerances are those of any cell."""
     cell = replace(CELLS[4], users=4)
-    asked = fleet_of(cell, PlannedRun(name, 0), Tuning(4))
+    asked = fleet_of(cell, PlannedRun(name, 0), 4)
     traces = shortened(read_traces(BUNDLED), 24)
     load = Load(warmup=2.0, duration=8.0)
     real = asyncio.run(run_fleet(asked, short_items(24), traces, load))

@@ -1,7 +1,4 @@
-"""A draft head beside the target in the simulator, in the replay of an emulated server, and in `opensled plan`.
-
-Run: pytest tests/lab/test_simulated_head.py -q
-"""
+"""A draft head beside the target in the simulator, in the replay of an emulated server, and in `opensled plan`."""
 
 from __future__ import annotations
 

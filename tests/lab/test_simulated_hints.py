@@ -1,7 +1,4 @@
-"""Simulated devices that a policy tells how much to draft, and what that policy sees of them.
-
-Run: .venv/bin/python -m pytest tests/lab/test_simulated_hints.py -q
-"""
+"""Simulated devices that a policy tells how much to draft, and what that policy sees of them."""
 
 from __future__ import annotations
 

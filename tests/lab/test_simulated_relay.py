@@ -1,7 +1,4 @@
-"""Three tiers in the simulator: the text is the top target's, and what a hub saves or costs is what it must be.
-
-Run: .venv/bin/python -m pytest tests/lab/test_simulated_relay.py -q
-"""
+"""Three tiers in the simulator: the text is the top target's, and what a hub saves or costs is what it must be."""
 
 from __future__ import annotations
 
@@ -15,12 +12,13 @@ from hypothesis import strategies as st
 
 from lab.testbed.fleet import Fleet, Group, Hub, Server, read_fleet
 from lab.testbed.load.load import Load
-from lab.testbed.load.records import RequestRecord, RunResult
+from lab.testbed.load.records import RunResult
 from lab.testbed.load.slo import pace_of
 from lab.testbed.simulator import simulate
 from lab.testbed.traces import TraceSet
 from opensled.core.errors import UsageError
 from tests.lab.made_tiers import made_tiers
+from tests.lab.made_traces import finished, require_possible
 
 # 45 ms a step, and the hub takes 7 ms
 CLOUD = Server(accelerator="a100-80", target="dense-32b", context=1024, draft_wait=1.0)
@@ -36,10 +34,6 @@ def run(hub: float = 1.0, group: Group = READERS, load: Load = LOAD, **options: 
     """Devices of one kind at a hub that says what the target says with chance `hub`."""
     fleet = Fleet(CLOUD, (group,), hub=replace(HUB, **options))
     return simulate(fleet, made_tiers(hub, tokens=60), load)
-
-
-def finished(result: RunResult) -> list[RequestRecord]:
-    return [record for record in result.requests if record.finish_reason]
 
 
 def whole(result: RunResult, traces: TraceSet) -> bool:
@@ -164,28 +158,20 @@ HIERARCHIES = given(
 @settings(max_examples=8)
 @HIERARCHIES
 def test_nothing_impossible_happens_in_any_hierarchy(**drawn) -> None:
-    require_possible(**drawn)
+    require_possible_hierarchy(**drawn)
 
 
 @pytest.mark.long
 @settings(max_examples=25)
 @HIERARCHIES
 def test_nothing_impossible_happens_in_many_hierarchies(**drawn) -> None:
-    require_possible(**drawn)
+    require_possible_hierarchy(**drawn)
 
 
-def require_possible(hub, device, shape, wait, groups, seed) -> None:
+def require_possible_hierarchy(hub, device, shape, wait, groups, seed) -> None:
     traces = made_tiers(hub, device, 6, seed, 24)
     fleet = Fleet(replace(CLOUD, draft_wait=wait), tuple(groups), hub=shape)
-    result = simulate(fleet, traces, Load(warmup=0.5, duration=4.0, seed=seed))
-    lengths = {item.item: len(item.target_ids) for item in traces.items}
-    assert result.requests
-    for record in result.requests:
-        times = [record.due, record.sent, *(arrival.time for arrival in record.arrivals), result.end]
-        assert times == sorted(times)
-        assert (record.tokens == lengths[record.item]) == bool(record.finish_reason)
-        assert all(0 <= each.accepted <= each.drafted for each in record.rounds)
-        assert record.wasted >= 0
+    require_possible(simulate(fleet, traces, Load(warmup=0.5, duration=4.0, seed=seed)), traces)
 
 
 # -- what a fleet says ------------------------------------------------------------------------------------------

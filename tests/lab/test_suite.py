@@ -13,16 +13,16 @@ from lab.benchmarks.cell_figures import shares
 from lab.benchmarks.cell_run import MAX_EMULATED, CellRun, Scale, emulated_capacity
 from lab.benchmarks.cell_turns import DILATION, PlannedRun, finish, fleet_of, short_items, shortened, turns
 from lab.benchmarks.peer_server import running
-from lab.testbed.baselines import USUAL
+from lab.testbed.baselines import OF_HEADS, PARTS, USUAL
 from lab.testbed.cells import CELLS, REGIMES
 from lab.testbed.emulation.recorded_items import recorded_items
 from lab.testbed.load.load import Item, Load
 from lab.testbed.load.records import RunResult
 from lab.testbed.processes import free_port
+from lab.testbed.provenance import command_line
 from lab.testbed.recordings import BUNDLED
 from lab.testbed.simulator import simulate
 from lab.testbed.traces import ItemTrace, Proposal, TraceSet, read_traces
-from lab.testbed.tuning import Tuning
 from tests.lab.emulated_runs import emulated_by
 
 NAMES = USUAL
@@ -71,13 +71,13 @@ def test_a_cell_without_live_anchors_has_none():
 def test_every_regime_has_a_dilation_and_only_live_turns_have_live_devices():
     assert set(DILATION) == set(REGIMES)
     assert sum(cell.live for cell in CELLS) == 2
-    assert fleet_of(LIVE_CELL, PlannedRun("sled-continuous", 0, live=True), Tuning(4)).groups[0].live
-    assert not fleet_of(LIVE_CELL, PlannedRun("sled-continuous", 0), Tuning(4)).groups[0].live
-    assert fleet_of(LIVE_CELL, PlannedRun("centralized", 0), Tuning(4)).dilation == DILATION[LIVE_CELL.regime]
+    assert fleet_of(LIVE_CELL, PlannedRun("sled-continuous", 0, live=True), 4).groups[0].live
+    assert not fleet_of(LIVE_CELL, PlannedRun("sled-continuous", 0), 4).groups[0].live
+    assert fleet_of(LIVE_CELL, PlannedRun("centralized", 0), 4).dilation == DILATION[LIVE_CELL.regime]
 
 
 def test_a_run_with_late_steps_beyond_the_bound_is_void():
-    fleet = fleet_of(LIVE_CELL, PlannedRun("centralized", 0), Tuning(4))
+    fleet = fleet_of(LIVE_CELL, PlannedRun("centralized", 0), 4)
 
     def run_with(late, late_s=0.0):
         emulation = {"steps": 100, "late_steps": late, "work_s": 1.0, "due_s": 5.0, "late_s": late_s}
@@ -98,7 +98,7 @@ def test_the_seed_of_a_run_is_its_repeat_for_every_baseline():
     seeds = []
     for turn in turns(LIVE_CELL, NAMES[:2], 2):
         run = lambda fleet, items, traces, load: seeds.append(load.seed) or RunResult("emulated", 0, 1)  # noqa: E731
-        finish(run, fleet_of(LIVE_CELL, turn, Tuning(4)), [], TraceSet("", "", {}, ()), Load(seed=9), turn)
+        finish(run, fleet_of(LIVE_CELL, turn, 4), [], TraceSet("", "", {}, ()), Load(seed=9), turn)
     assert seeds == [0, 0, 1, 1]
 
 
@@ -160,9 +160,40 @@ def test_a_document_is_written_after_each_cell(tmp_path):
     assert sorted(set(seen)) == [0, 1]
     written = json.loads((tmp_path / "regimes.json").read_text())
     assert [cell["id"] for cell in written["cells"]] == [cell.id for cell in CELLS[1:3]]
-    assert written["label"] == "emulated" and written["provenance"]["command"] == "command"
+    assert written["label"] == "emulated" and written["provenance"]["command"] == command_line()
     assert written["facts"]["accuracy"]["target"] > written["facts"]["accuracy"]["draft_alone"]
     assert written == json.loads(json.dumps(document))
+
+
+def test_a_baseline_is_told_its_own_draft_length_for_the_cell(monkeypatch):
+    """Most users served, and of those lengths the one that writes most tokens."""
+    looked = {}
+
+    def look(self, baseline, length):
+        looked.setdefault(baseline, []).append(length)
+        return {"served": 4 if length > 2 else 3, "output_throughput": length, "mean_e2el_ms": 1}
+
+    monkeypatch.setattr(CellRun, "_look", look)
+    run = cell_run(None)
+    assert [run._best_length(name) for name in ("centralized", "sled-continuous")] == [2, 8]
+    assert looked == {"sled-continuous": [2, 4, 8]}
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [([], USUAL), (["--parts"], (*USUAL, *PARTS)), (["--heads"], (*USUAL, *OF_HEADS))],
+    ids=["usual", "parts", "heads"],
+)
+def test_regimes_measure_the_baselines_that_they_are_told(words, names, monkeypatch):
+    asked = []
+
+    def measured(scale, run, source, baselines, cell):
+        asked.append(baselines)
+        return {"id": cell.id, "runs": [], "simulated": []}
+
+    monkeypatch.setattr(regimes, "_measured", measured)
+    assert regimes.main(["--quick", "--simulated", "--cells", "2", "--jobs", "1", *words]) == 0
+    assert asked == [names]
 
 
 @pytest.mark.parametrize("words", ["0", "7", "x", "1,,2"])

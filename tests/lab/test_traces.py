@@ -1,7 +1,4 @@
-"""Recorded drafts: the file, what it says of rounds, and that the packaged ones are the real models' own.
-
-Run: pytest tests/lab/test_traces.py
-"""
+"""Recorded drafts: the file, what it says of rounds, and that the packaged ones are the real models' own."""
 
 from __future__ import annotations
 

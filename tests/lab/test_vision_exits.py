@@ -1,7 +1,5 @@
 """The early exit of a tiny vision-language model: its layer alone learns, and what is written is a draft."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,10 +1,9 @@
 """Every rule and every panel of deploy/ against a real Prometheus that scrapes real processes.
 
-    python -m tests.observability [--seconds N] [--picture FILE]
+    python -m tests.observability [--seconds N]
 
 Fails where promtool refuses a file, a rule cannot be evaluated, a target cannot be scraped, or a query of the dashboard
-is refused or finds nothing although this fleet has it. Draws every panel from Prometheus' answers, in the dashboard's
-layout: Grafana itself has no part in it.
+is refused or finds nothing although this fleet has it. Grafana itself has no part in it.
 """
 
 import argparse
@@ -14,10 +13,8 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 from tests.observability import dashboard, fleet, prometheus
-from tests.observability.picture import draw
 
 SECONDS = 120.0
 BREAK = 0.4  # share of that time after which the relay is killed
@@ -36,7 +33,6 @@ MAY_BE_EMPTY = {
 def main():
     parser = argparse.ArgumentParser(prog="python -m tests.observability")
     parser.add_argument("--seconds", type=float, default=SECONDS)
-    parser.add_argument("--picture", type=Path, default=dashboard.ROOT / "docs/images/dashboard.png")
     wanted = parser.parse_args()
     if not (shutil.which("prometheus") and shutil.which("promtool")):
         print(
@@ -50,8 +46,6 @@ def main():
         load(running, wanted.seconds)
         answers = ask(found, began, began + wanted.seconds)
         problems = [*unscraped(found, running), *unhealthy(found), *empty(answers)]
-    draw(dashboard.panels(dashboard.read()), answers, wanted.picture)
-    print(f"drawn: {wanted.picture} ({wanted.picture.stat().st_size / 1000:.0f} kB)")
     print("\n".join(f"PROBLEM: {problem}" for problem in problems) or "observability check: ok")
     return 1 if problems else 0
 

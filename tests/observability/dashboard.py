@@ -1,9 +1,8 @@
-"""deploy/grafana/opensled.json as data: its panels, their queries and what Grafana would write into their legends."""
+"""deploy/grafana/opensled.json as data: its panels and their queries."""
 
 import json
 import re
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -21,10 +20,6 @@ class Target:
     def filled(self, variables):
         """PromQL with Grafana's variables, {name: value}, filled in; raises KeyError for one that is not among them."""
         return re.sub(r"\$(\w+)", lambda found: variables[found[1]], self.expression)
-
-    def name(self, labels):
-        """The name of a series in the legend."""
-        return re.sub(r"\{\{(\w+)\}\}", lambda found: labels.get(found[1], ""), self.legend)
 
 
 @dataclass(frozen=True)
@@ -53,20 +48,10 @@ class Panel:
             Target(self.title, each["expr"], each["legendFormat"]) for each in self.data.get("targets", [])
         ]
 
-    @cached_property
+    @property
     def defaults(self):
         """What holds for every series without an override."""
         return self.data["fieldConfig"]["defaults"]
-
-    def overrides(self, name):
-        """{property: value} of what differs for the series `name`."""
-        found = {}
-        for each in self.data["fieldConfig"]["overrides"]:
-            kind, wanted = each["matcher"]["id"], each["matcher"]["options"]
-            hit = re.search(wanted.strip("/"), name) if kind == "byRegexp" else wanted == name
-            if hit:
-                found |= {each["id"]: each["value"] for each in each["properties"]}
-        return found
 
 
 def read():
