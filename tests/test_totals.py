@@ -11,8 +11,8 @@ PRODUCT, LAB, TESTS = "lines of the product", "lines of testbed, training, bench
 # Lower a number as soon as its count falls. None is ever raised: lines that are lent are in BORROWED.
 CEILINGS = {
     PRODUCT: 70_161,
-    LAB: 43_113,
-    TESTS: 94_330,
+    LAB: 42_603,
+    TESTS: 93_169,
     "kernel: lines": 12_062,
     "kernel: public classes of the server": 84,
     "kernel: imports of the shell": 64,
@@ -41,14 +41,12 @@ BORROWED = {
         "paid: constants, moves, default drafts": -25,
         "paid: the doctor asks by the client's own calls": -839,
         "paid: services, the desk and pairing of a home": -255,
-    },
-    TESTS: {
-        "what people meet": 1_354,
-        "what attackers found": 123,
-        "paid: tests of vLLM's core inside our loop, of the doctor, of a home": -1_166,
+        "drafts that are waited for inside vllm serve": 55,
+        "machines that people own": 163,
+        "paid: makers of models' files to the lab, options as one class, figures of calibrate": -649,
     },
 }
-MAX_BORROWED = {PRODUCT: 1_870, TESTS: 320}
+MAX_BORROWED = {PRODUCT: 1_437}
 
 
 @pytest.fixture(scope="module")
