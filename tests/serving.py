@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from edge_client.link.link import Endpoint, Link
 from hw_profiles.step_cost import HardwareProfile
+from opensled.core.errors import Unreachable
 from opensled.core.messages import Failure, Open, Prefill, SamplingParams, Verdict
 from scheduler.fcfs import Fcfs
 from tests.fakes import FakeEngine, FakeText
@@ -75,10 +76,18 @@ async def linked(address, **options):
 
 
 async def first_reply(link, *messages):
-    """Send messages on a new stream; the first reply that is an error, or the last one read."""
+    """Send messages on a new stream; the first reply that is an error, or the last one read.
+
+    A call that ends while gRPC sends may lose its status: then it is made again, as by a device.
+    """
     stream = link.connect()
-    for message in messages:
-        await stream.send(message)
+    try:
+        for message in messages:
+            await stream.send(message)
+    except Unreachable as error:
+        if "Internal error from Core" not in str(error.__cause__):
+            raise
+        return await first_reply(link, *messages)
     reply = await stream.receive()
     while not isinstance(reply, Failure) and len(messages) > 1:
         reply = await stream.receive()

@@ -1,9 +1,11 @@
 """The profile of this machine: written, read back, damaged, shared, and who goes by it."""
 
+import json
 import logging
 from pathlib import Path
 
 import pytest
+import tomllib
 
 from edge_client.drafters.threads import draft_threads, model_drafter
 from hw_profiles import calibration, catalog
@@ -86,9 +88,10 @@ def test_a_file_that_was_damaged_is_named_and_not_believed(own_calibration, dama
 def test_profiles_of_ones_own_win_over_packaged_ones(own_calibration):
     folder = own_calibration.parents[1] / "links"
     folder.mkdir(parents=True)
-    packaged = Path(catalog.__file__).parent / "links" / "lte.toml"
-    (folder / "lte.toml").write_text(packaged.read_text().replace('"LTE"', '"my LTE"'))
-    (folder / "cellar.toml").write_text(packaged.read_text())
+    packaged = tomllib.loads((Path(catalog.__file__).parent / "links.toml").read_text())["lte"]
+    own = "\n".join(f"{key} = {json.dumps(value)}" for key, value in packaged.items())
+    (folder / "lte.toml").write_text(own.replace('"LTE"', '"my LTE"'))
+    (folder / "cellar.toml").write_text(own)
     assert catalog.link("lte").name == "my LTE"
     assert "cellar" in catalog.names("links") and catalog.names("links").count("lte") == 1
 

@@ -50,11 +50,11 @@ class PlanConfig:
         positional=True,
         optional=True,
         metavar="WORDS",
+        group="devices and their link",
     )
     devices: str = option(
         "orin-nano-super",
         "kind of the devices: a profile (opensled profile list) or a common name, for example pi",
-        group="devices and their link",
         often=True,
     )
     draft: str = option("0.5b", "size of the draft model on the devices", metavar="SIZE", often=True)
