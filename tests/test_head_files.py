@@ -1,7 +1,4 @@
-"""A head's two files: what is saved is what is loaded, and no damaged or false file is.
-
-Run: pytest tests/test_head_files.py
-"""
+"""A head's two files: what is saved is what is loaded, and no damaged or false file is."""
 
 from __future__ import annotations
 

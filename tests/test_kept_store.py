@@ -1,7 +1,4 @@
-"""Kept texts on disk: quota, time to live, who reads them, that deletion deletes; and `opensled kept`.
-
-Run: pytest tests/test_kept_store.py
-"""
+"""Kept texts on disk: quota, time to live, who reads them, that deletion deletes; and `opensled kept`."""
 
 from __future__ import annotations
 

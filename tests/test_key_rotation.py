@@ -1,7 +1,4 @@
-"""Keys change while real processes run: an old one counts until it is removed, a new one at once, and none restarts.
-
-Run: pytest tests/test_key_rotation.py
-"""
+"""Keys change while real processes run: an old one counts until it is removed, a new one at once, and none restarts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a target needs of a device's memory is known before it is read, and what does not fit is refused with numbers.
-
-Run: pytest tests/test_memory_plan.py
-"""
+"""What a target needs of a device's memory is known before it is read; what does not fit is refused with numbers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The draft heads that come with OpenSLED: small, whole, of their targets, and worth their pass.
-
-Run: pytest tests/test_shipped_heads.py
-"""
+"""The draft heads that come with OpenSLED: small, whole, of their targets, and worth their pass."""
 
 from __future__ import annotations
 

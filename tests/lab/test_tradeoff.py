@@ -1,7 +1,4 @@
-"""`opensled plan --curve`: the operating points of the law, what is taken of them, and the simulated server.
-
-Run: pytest tests/lab/test_tradeoff.py
-"""
+"""`opensled plan --curve`: the operating points of the law, what is taken of them, and the simulated server."""
 
 from __future__ import annotations
 
