@@ -76,10 +76,7 @@ async def linked(address, **options):
 
 
 async def first_reply(link, *messages):
-    """Send messages on a new stream; the first reply that is an error, or the last one read.
-
-    A call that ends while gRPC sends may lose its status: then it is made again, as by a device.
-    """
+    """Send messages on a new stream, on another one where gRPC lost a status; the first error, or the last reply."""
     stream = link.connect()
     try:
         for message in messages:

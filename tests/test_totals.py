@@ -11,7 +11,7 @@ PRODUCT, LAB, TESTS = "lines of the product", "lines of testbed, training, bench
 # Lower a number as soon as its count falls. None is ever raised: lines that are lent are in BORROWED.
 CEILINGS = {
     PRODUCT: 70_161,
-    LAB: 42_603,
+    LAB: 42_602,
     TESTS: 93_161,
     "kernel: lines": 12_062,
     "kernel: public classes of the server": 84,

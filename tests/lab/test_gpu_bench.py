@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -166,12 +167,14 @@ def test_a_profile_finds_the_law_that_made_its_steps() -> None:
 def test_a_profile_is_a_file_that_the_catalog_reads(tmp_path) -> None:
     facts = {"copy_bytes_per_s": 3e12, "bf16_matrix_flops": 8e14}
     fit = profile.Fit(2.5e12, 0.002, 0.0, [-0.0005, 0.0007])
-    made = profile.profile_of(catalog.accelerator("h100"), fit, facts, "a test")
+    known = replace(catalog.accelerator("h100"), speeds=catalog.accelerator("dgx-spark").speeds)
+    made = profile.profile_of(known, fit, facts, "a test")
     (tmp_path / "measured.toml").write_text(profile.toml(made, "a test"))
     read = catalog.accelerator(str(tmp_path / "measured.toml"))
     assert read.measured and read.bandwidth_gb_s.typical == 2500 and read.bandwidth_gb_s.max == 3000
     assert (read.step_overhead_ms.min, read.step_overhead_ms.max) == (1.5, 2.7)
-    assert read.tflops.typical == 800 and read.hour_usd == catalog.accelerator("h100").hour_usd
+    assert read.speeds == known.speeds and read.hour_usd == known.hour_usd and not read.rows
+    assert read.tflops.typical == 800
 
 
 # -- kernels ------------------------------------------------------------------------------------------------------

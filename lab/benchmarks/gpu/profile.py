@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -114,7 +114,7 @@ def profile_of(
     how = "fitted to its steps of many rows" if fit.flops else "a product of two 8192 x 8192 matrices"
     spread = (min(fit.residuals_s), max(fit.residuals_s))
     overhead = [max(0.0, 1000 * (fit.overhead_s + each)) for each in (spread[0], 0.0, spread[1])]
-    quantities = {
+    quantities: dict[str, Any] = {
         "bandwidth_gb_s": _quantity(
             [fit.bandwidth / 1e9, fit.bandwidth / 1e9, max(fit.bandwidth, copy) / 1e9],
             f"{origin}: fitted to the engine's steps; max: a copy",
@@ -122,8 +122,7 @@ def profile_of(
         "tflops": _quantity([flops / 1e12, flops / 1e12, max(flops, matrix) / 1e12], f"{origin}: {how}"),
         "step_overhead_ms": _quantity(overhead, f"{origin}: fitted to the engine's steps, sampling included"),
     }
-    fields = {item: getattr(known, item) for item in known.__dataclass_fields__}
-    return AcceleratorProfile(**{**fields, **quantities, "measured": True})
+    return replace(known, **quantities, rows={}, measured=True)  # rows of others: it has a fit of its own
 
 
 def _quantity(numbers: Sequence[float], source: str) -> Quantity:
@@ -133,7 +132,7 @@ def _quantity(numbers: Sequence[float], source: str) -> Quantity:
 
 def table(profile: AcceleratorProfile) -> dict[str, Any]:
     """Its fields, as in a TOML file."""
-    return {name: value for name, value in asdict(profile).items() if name != "id" and value is not None}
+    return {key: value for key, value in asdict(profile).items() if key != "id" and value not in (None, {})}
 
 
 def toml(profile: AcceleratorProfile, origin: str) -> str:
@@ -146,8 +145,8 @@ def toml(profile: AcceleratorProfile, origin: str) -> str:
 
 def _spelled(value: Any) -> str:
     if isinstance(value, dict):
-        order = ("min", "typical", "max", "source")
-        return "{ " + ", ".join(f"{key} = {_spelled(value[key])}" for key in order) + " }"
+        order = ("min", "typical", "max", "source") if "typical" in value else value
+        return "{ " + ", ".join(f'"{key}" = {_spelled(value[key])}' for key in order) + " }"
     if isinstance(value, float):
         return f"{value:g}"
     return json.dumps(value)
