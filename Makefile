@@ -12,8 +12,6 @@ STAMP := .venv/.installed
 VLLM_BIN := .venv-vllm/bin
 VLLM_PIP := $(VLLM_BIN)/python -m pip install --quiet --disable-pip-version-check
 VLLM_STAMP := .venv-vllm/.installed
-VLLM_vllm-plugin := tests/vllm/test_plugin.py
-VLLM_vllm-others = --ignore $(VLLM_vllm-plugin) tests/vllm $(GUIDED)
 GUIDED := tests/test_guide.py tests/test_guide_limits.py tests/test_held_schema.py tests/test_tool_calls.py
 PRODUCT := opensled http_api edge_client verify_server relay scheduler hw_profiles home adapt vllm_plugin lab
 EDGE := opensled http_api edge_client hw_profiles scheduler home/__init__.py home/discovery.py home/pairing home/service adapt/__init__.py adapt/shelf
@@ -21,7 +19,7 @@ EDGE := opensled http_api edge_client hw_profiles scheduler home/__init__.py hom
 NEW_PYTHON := $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "OpenSLED needs Python 3.11 or newer here: make PYTHON=python3.12")'
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-system test-lab test-long test-real check-all vllm-newest vllm-install vllm-test vllm-plugin vllm-others vllm-matrix kernel-check gpu-check figures figures-stale bench-quick conformance fuzz browser-test soak netns-check home-check service-check aarch64-check compose-check observability-check lock audit lint format proto wheel wheel-test clean
+.PHONY: help install demo test test-system test-lab test-long test-real check-all vllm-newest vllm-install vllm-test vllm-matrix kernel-check gpu-check figures figures-stale bench-quick conformance fuzz browser-test soak netns-check home-check service-check aarch64-check compose-check observability-check lock audit lint format proto wheel wheel-test clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 27
@@ -100,12 +98,8 @@ $(VLLM_STAMP): pyproject.toml constraints-vllm.txt requirements-vllm.lock
 	@! $(VLLM_BIN)/python -m pip check | grep -v -e 'requires torch[acv]' -e '^No broken'
 	@touch $@
 
-# In two halves side by side: most of the time a server starts, on one core.
 vllm-test: $(VLLM_STAMP) ## the tests that need vLLM, and guided answers with its llguidance (minutes; SmolLM2 if it is here)
-	@$(MAKE) --no-print-directory -j 2 --output-sync vllm-plugin vllm-others
-
-vllm-plugin vllm-others: $(VLLM_STAMP)
-	@$(VLLM_BIN)/python -m pytest -m 'not long' -rs $(VLLM_$@)
+	@$(VLLM_BIN)/python -m pytest -m 'not long' -rs tests/vllm $(GUIDED)
 
 vllm-matrix: $(VLLM_STAMP) ## the same with every kind of server, drafts and faults, and not a choice of pairs (half an hour)
 	@$(VLLM_BIN)/python -m pytest -m '' -rs tests/vllm $(GUIDED)
