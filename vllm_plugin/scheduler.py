@@ -122,10 +122,11 @@ class DeviceScheduler(Scheduler):
         self.fleet.send_advice()
 
     def _place_drafts(self) -> None:
-        self._plan()
-        planned, self._planned = self._planned or {}, None
         if self._would_split():
-            planned = {}
+            self._planned = {}
+        else:
+            self._plan()
+        planned, self._planned = self._planned or {}, None
         for id, device in self.fleet.devices.items():
             request = device.request
             if request.is_prefill_chunk or not (request.num_output_tokens or request.num_output_placeholders):

@@ -107,9 +107,8 @@ class DeviceWorker(Worker):
     ) -> SamplerOutput:
         runner = self.model_runner
         told = runner.input_batch.sampling_metadata.max_num_logprobs
-        if (
-            not has_users and told is None and runner.speculative_config is None
-        ):  # nothing of it would be used
+        # vLLM's sampler is left out where nothing of its output would be used.
+        if not has_users and told is None and runner.speculative_config is None:
             return SamplerOutput(logits.new_full((len(rows) - 1, 1), NO_TOKEN, dtype=torch.int32), None)
         if metadata is None or runner.speculative_config is not None:  # vLLM's drafter drafts for users
             return self._plain(logits, metadata)

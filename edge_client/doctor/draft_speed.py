@@ -1,5 +1,5 @@
-"""Measures how fast a draft model drafts on this machine: by threads, and how fast it reads a
-prompt. It takes about 15 s, also for a slow model.
+"""Measures how fast a draft model drafts on this machine, by threads, and how fast it reads a prompt. It takes about
+15 s, also for a slow model.
 
 Each measurement is repeated. On a busy machine the repetitions differ; their range is part of the result.
 """
