@@ -194,11 +194,10 @@ class Fleet:
     named: dict[str, Device] = field(default_factory=dict)  # by the session's name
     wake_at: float = inf  # where nothing is decided now, when that changes by itself
     costs: CostModel = field(default_factory=lambda: CostModel(seed_cost()))
-    trip_s: float = (
-        0.0  # seconds by which drafts come later than a front forecasts, where no step delays them
-    )
+    # Seconds by which drafts come later than a front forecasts, where no step delays them
+    trip_s: float = 0.0
     _trips: int = 0  # that are known
-    _gathering: _Gathering = field(default_factory=lambda: _Gathering())
+    _gathering: _Gathering = field(default_factory=_Gathering)
     _looked: float = -inf  # when the policy was last asked
     _memory: object = None
     _numbers: int = 0

@@ -183,8 +183,8 @@ class DeviceWorker(Worker):
         least = 1 if len(decided) == len(places) else 2
         width = max(least, columns, *[len(news) for news in decided.values()])
         if width == 1 and len(decided) == count and output.logprobs_tensors is None:
-            news = [decided[place] for place in range(count)]
-            return SamplerOutput(torch.tensor(news, dtype=torch.int32, device=logits.device), None)
+            column = [decided[place] for place in range(count)]
+            return SamplerOutput(torch.tensor(column, dtype=torch.int32, device=logits.device), None)
         table = [[NO_TOKEN] * width for _ in range(count)]
         for place, news in decided.items():
             table[place][: len(news)] = news
