@@ -3,8 +3,9 @@
 
     .venv-vllm/bin/python -m lab.benchmarks.vllm_engine [--quick] [--users 1,8,32,64] [--devices 1,4,8] [--out FOLDER]
 
-Two servers, of which one works at a time. With one thread, each server with all its processes has core 0, and the
-client of both core 1; with more threads nothing is pinned. Users read vLLM's API, token by token; devices are the
+Two servers of each kind, of which one works at a time: two processes of the same server differ by up to a tenth, so
+turns alternate between them. With one thread, each server with all its processes has core 0, and the client of all core
+1; with more threads nothing is pinned. Users read vLLM's API, token by token; devices are the
 product's own edge loop over gRPC. Their drafts are replayed: an earlier answer to the prompt, each token right with a
 given probability, at no cost to the device. Nothing is in a prefix cache, and all answers are greedy and of the same
 length.
@@ -59,7 +60,7 @@ WHOLE = {
     "dtype": "bfloat16",
     "users": "1,8,32,64",
     "devices": "1,4,8",
-    "turns": 7,
+    "turns": 8,
     "tokens": 96,
 }
 COMPARED = (
@@ -147,13 +148,13 @@ def _run(arguments: Namespace) -> int:
     return 0
 
 
-def _started(stack: ExitStack, plan: Plan) -> dict[str, Server]:
-    """Both servers, one after the other."""
-    found: dict[str, Server] = {}
-    for name in (STOCK, OURS):
+def _started(stack: ExitStack, plan: Plan) -> dict[str, list[Server]]:
+    """All servers, one after the other."""
+    found: dict[str, list[Server]] = {STOCK: [], OURS: []}
+    for name in (STOCK, OURS, OURS, STOCK):
         say(f"starting {name}")
         with nullcontext() if plan.threads > 1 else pinned(SERVER_CORE):
-            found[name] = stack.enter_context(served(plan, has_devices=name == OURS))
+            found[name].append(stack.enter_context(served(plan, has_devices=name == OURS)))
     return found
 
 
@@ -170,19 +171,22 @@ class Bench:
     """The servers, and the texts that were written on each prompt so far."""
 
     def __init__(
-        self, servers: Mapping[str, Server], questions: Mapping[str, Sequence[tuple[int, ...]]], tokens: int
+        self,
+        servers: Mapping[str, Sequence[Server]],
+        questions: Mapping[str, Sequence[tuple[int, ...]]],
+        tokens: int,
     ) -> None:
         self._servers, self._questions, self._tokens = servers, questions, tokens
         self._recordings = Recordings()
 
     def turns(self, names: Sequence[str], users: int, count: int) -> Iterator[Turn]:
         """All contenders with so many users, `count` times; each time another one begins."""
-        for name in (STOCK, OURS):
-            self._asked(name, self._group(users, 0))  # it warms up
+        for server in (*self._servers[STOCK], *self._servers[OURS]):
+            by_http(server.url, self._group(users, 0))  # it warms up
         for number in range(count):
             group = self._group(users, number)
             if DEVICES.keys() & set(names):
-                written = by_devices(self._servers[OURS].devices, group, 0.0, self._recordings)
+                written = by_devices(self._servers[OURS][0].devices, group, 0.0, self._recordings)
                 self._record(group, written.texts)
             shift = number % len(names)
             for name in [*names[shift:], *names[:shift]]:
@@ -203,15 +207,16 @@ class Bench:
         for user, text in zip(group, texts):
             self._recordings.add(user.prompt, text)
 
-    def _asked(self, name: str, group: Sequence[User]) -> Heard:
+    def _asked(self, name: str, server: Server, group: Sequence[User]) -> Heard:
         if name in DEVICES:
-            return by_devices(self._servers[OURS].devices, group, DEVICES[name][0], self._recordings)
-        return by_http(self._servers[name].url, group)
+            return by_devices(server.devices, group, DEVICES[name][0], self._recordings)
+        return by_http(server.url, group)
 
     def _turn(self, name: str, users: int, number: int, group: Sequence[User]) -> Turn:
-        server = self._servers[STOCK if name == STOCK else OURS]
+        servers = self._servers[STOCK if name == STOCK else OURS]
+        server = servers[number % len(servers)]
         steps, used_s = server.steps(), server.cpu_s()
-        heard = self._asked(name, group)
+        heard = self._asked(name, server, group)
         used_s, steps = server.cpu_s() - used_s, server.steps() - steps
         if heard.tokens != sum(user.tokens for user in group):
             raise OpenSledError(f"{name} wrote {heard.tokens} tokens for {users} users, not all of them")
