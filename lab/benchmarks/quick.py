@@ -36,7 +36,6 @@ BASELINE = FOLDER / "quick_baseline.json"
 COMPONENTS = {  # figure -> its ratios that are watched
     "rounds": ("16 streams",),
     "edge_loop": ("tiny-draft, full acceptance",),
-    "ragged": ("tiny, exact, one forward per session",),
     "planner": ("goodput over fcfs, all kinds of devices",),
 }
 DRAFTING = ("sled-continuous", "opensled")

@@ -11,7 +11,6 @@ from lab.benchmarks import (
     hierarchy_view,
     program,
     real_view,
-    remote_drafts_view,
     server_drafts_view,
 )
 
@@ -21,7 +20,6 @@ OLD = "5e49889"
 OWN: Mapping[str, Callable[[Any], list[str]]] = {
     "real_prompts": real_view.section,
     "server_drafts": server_drafts_view.section,
-    "remote_drafts": remote_drafts_view.section,
     "heads": server_drafts_view.section,
     "server_default": server_drafts_view.section,
     "hierarchy": hierarchy_view.section,
