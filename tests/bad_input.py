@@ -1,7 +1,5 @@
 """Everything a peer can get wrong over gRPC: the rows of the tables in docs/protocol.md, "Bad input"."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from opensled.core import bounds

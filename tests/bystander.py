@@ -1,7 +1,5 @@
 """A server for whatever a test does to it, and a bystander whose words must stay the target's own meanwhile."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

@@ -1,7 +1,5 @@
 """What tests of the emulators share: a clock moved by hand, and profiles with round numbers."""
 
-from __future__ import annotations
-
 from hw_profiles.profiles import AcceleratorProfile, DraftSpeed, Quantity, TargetShape
 from hw_profiles.step_cost import TargetCost
 

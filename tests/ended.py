@@ -1,7 +1,5 @@
 """Whether a process has ended, as /proc tells; it may end between any two looks."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

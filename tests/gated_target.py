@@ -1,8 +1,6 @@
 """A target for `opensled serve --engine tests.gated_target:load`: as slow as a small real one, so that drafts arrive
 in time, and in mid-answer it stops until a file says go on."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

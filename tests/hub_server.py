@@ -1,7 +1,5 @@
 """A hub of models on localhost, for tests: the API paths that are used, ranges, tokens, redirects, and faults."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

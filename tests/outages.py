@@ -1,7 +1,5 @@
 """A server that is lost and found again, in memory: its streams break, and it forgets its sequences."""
 
-from __future__ import annotations
-
 import random
 from contextlib import aclosing, asynccontextmanager
 

@@ -6,8 +6,6 @@ class TestMine(ScoresContract):
         return MyScores(logits)
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import numpy as np

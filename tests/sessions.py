@@ -1,7 +1,5 @@
 """Sessions for tests that move a server's parts by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence as Ids
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Guided answers whose reader has gone hold the memory of their grammars: they give way to answers that are read."""
 
-from __future__ import annotations
-
 import json
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace

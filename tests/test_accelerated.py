@@ -1,7 +1,5 @@
 """A draft model with tables in front: same drafts, fewer passes."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 

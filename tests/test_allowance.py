@@ -1,7 +1,5 @@
 """What a tenant's quota and a device's acceptance buy: drafts that are looked at. Nobody's answer depends on it."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time

@@ -1,7 +1,5 @@
 """Drafts by text: aligned with the target's own tokens, whatever the vocabularies are."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable, Iterator, Sequence

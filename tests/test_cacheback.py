@@ -1,7 +1,5 @@
 """Cacheback: what its tables draft, how it grows, how sure it is, how fast, and that the text stays the target's."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from itertools import islice

@@ -1,7 +1,5 @@
 """Chains of drafters, and a draft model with tables in front: which drafter drafts, and what all of them hear."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from itertools import islice

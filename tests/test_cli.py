@@ -1,7 +1,5 @@
 """The command line: what it lists, how fast, which flags it makes, and how it fails."""
 
-from __future__ import annotations
-
 import re
 import statistics
 import subprocess

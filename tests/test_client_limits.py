@@ -1,7 +1,5 @@
 """What one client may send and hold: whoever floods, stalls or does not read costs nobody else a place or a word."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Replicas on a real Ray: heartbeats, deaths, renewal; and `opensled serve --replicas`, from its ports to its end."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

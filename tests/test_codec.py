@@ -1,7 +1,5 @@
 """Messages survive the wire; what cannot be is refused by name."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """From frames to text: a trie's scores are those of all alignments, counted one by one."""
 
-from __future__ import annotations
-
 import itertools
 import warnings
 from collections.abc import Sequence

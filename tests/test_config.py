@@ -1,7 +1,5 @@
 """Layers of configuration, and errors that name where a bad value came from."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

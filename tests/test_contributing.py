@@ -3,8 +3,6 @@
 Its links and paths: tests/test_structure.py.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

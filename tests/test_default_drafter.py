@@ -1,7 +1,5 @@
 """What drafts beside the target when nobody says so: it suits engine and policy, is told, and changes no text."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack

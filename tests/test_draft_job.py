@@ -3,8 +3,6 @@
 All draft the same recorded item. Blocks, seconds, wasted tokens and all that a policy is asked must be the same.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from types import SimpleNamespace

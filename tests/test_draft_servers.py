@@ -1,7 +1,5 @@
 """`--drafter server`: which server it finds, what it asks, when it cuts a stream, and what becomes of an outage."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

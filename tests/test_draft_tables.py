@@ -1,7 +1,5 @@
 """Draft tables: least recently used out first, as files, built from texts, and kept for one user."""
 
-from __future__ import annotations
-
 import json
 import logging
 import platform

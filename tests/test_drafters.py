@@ -1,7 +1,5 @@
 """Drafters without a model, and the cache discipline of those with one, under the one contract."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import subprocess

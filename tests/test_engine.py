@@ -1,7 +1,5 @@
 """The torch engine against plain transformers, and against itself in other batches."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from functools import cache

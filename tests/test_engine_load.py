@@ -1,7 +1,5 @@
 """What the torch engine refuses at load, and that its self-test fails closed on planted bugs."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -3,8 +3,6 @@
 Its drafts are held against those of the draft as a model of its own, which plain transformers run over the text alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Twenty plain questions to SmolLM2 as `opensled serve --model smollm2` serves it: the answers are those of float32."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

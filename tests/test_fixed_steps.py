@@ -1,7 +1,5 @@
 """Steps in fixed shapes: a replay over the same buffers computes what a fresh pass does, whatever ran before."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from functools import cache

@@ -1,7 +1,5 @@
 """The fleet on a server's page: what is told of each device, the operator's switch, and what a look costs."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

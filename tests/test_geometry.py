@@ -1,7 +1,5 @@
 """The probe at load finds shapes in which bits do not depend on the batch, and fails closed where there are none."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 

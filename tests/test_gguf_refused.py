@@ -1,7 +1,5 @@
 """GGUF files that engine torch refuses by name, and how it serves one that it takes."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A GGUF target served as real processes, where neither torch nor transformers can be imported."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """GGUF files into engine torch: its logits against llama.cpp's, by quantization type and by architecture."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 from collections.abc import Callable

@@ -5,8 +5,6 @@ prompts that arrive in the middle, KV memory taken away every few steps. The tex
 just that is accepted which the reference would have written.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from math import inf

@@ -1,7 +1,5 @@
 """Policy `goodput` in real processes over real gRPC: devices of every kind at once, one frozen in mid-answer."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Policy `goodput`, rule by rule: a snapshot in, a plan out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise

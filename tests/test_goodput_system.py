@@ -2,8 +2,6 @@
 on the real one, sessions and protocol under arbitrary orders of events, and too little KV memory.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from scheduler.fcfs import Fcfs

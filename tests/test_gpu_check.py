@@ -1,7 +1,5 @@
 """`opensled selftest` on a processor: it runs, tells what it found, and notices a wrong engine."""
 
-from __future__ import annotations
-
 import json
 from itertools import islice
 from pathlib import Path

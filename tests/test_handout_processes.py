@@ -3,8 +3,6 @@
 With -m long, opensled adapt makes the draft.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

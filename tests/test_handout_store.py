@@ -1,7 +1,5 @@
 """The operator's side: what may be published, serials that only grow, rollback, deletion; `opensled drafts`."""
 
-from __future__ import annotations
-
 import json
 import stat
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Trees of a draft whose places are known apart: against all paths there are, and as a chain."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

@@ -4,8 +4,6 @@ What a head knows lies in KV blocks. So each draft of a run is held against one 
 hidden states from plain transformers, and the attention that heads are trained with.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A head's two files: what is saved is what is loaded, and no damaged or false file is."""
 
-from __future__ import annotations
-
 import json
 import resource
 from collections.abc import Callable

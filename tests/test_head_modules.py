@@ -1,7 +1,5 @@
 """Draft heads as networks: who sees what, in training and in a server alike."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 

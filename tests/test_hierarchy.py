@@ -1,7 +1,5 @@
 """A relay over fakes: the text is the top target's, whatever the relay's model says."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import threading

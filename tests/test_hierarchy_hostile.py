@@ -2,8 +2,6 @@
 after all; other sequences notice nothing, and nothing is left behind.
 """
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace

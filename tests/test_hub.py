@@ -1,7 +1,5 @@
 """Models of a hub: the first download is pinned by commit and digests, and later ones must be the same."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

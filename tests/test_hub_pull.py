@@ -1,7 +1,5 @@
 """`opensled pull ORG/REPO[:QUANT]` from a hub on localhost that speaks over real HTTP."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

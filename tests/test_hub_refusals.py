@@ -1,7 +1,5 @@
 """What `opensled pull` says of hubs that refuse, that cannot be reached, and that lie; and of this machine's limits."""
 
-from __future__ import annotations
-
 import errno
 import json
 import shutil

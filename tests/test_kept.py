@@ -1,7 +1,5 @@
 """Text that a server keeps: of whom, and what; and that no sequence waits for it."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

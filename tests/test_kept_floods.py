@@ -1,7 +1,5 @@
 """A tenant floods a server that keeps its text: the quota holds, old text goes, and no answer waits for a disk."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import threading

@@ -1,7 +1,5 @@
 """Kept texts on disk: quota, time to live, who reads them, that deletion deletes; and `opensled kept`."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import stat

@@ -1,7 +1,5 @@
 """Keys change while real processes run: an old one counts until it is removed, a new one at once, and none restarts."""
 
-from __future__ import annotations
-
 import json
 import time
 from contextlib import ExitStack

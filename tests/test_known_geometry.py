@@ -1,7 +1,5 @@
 """A start that remembers what an earlier one found is quick, and as exact as that was: nothing is believed untried."""
 
-from __future__ import annotations
-
 import json
 import os
 from functools import cache

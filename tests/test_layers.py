@@ -1,7 +1,5 @@
 """The architecture, checked: who may import whom, one home for each heavy library, names, comments and sizes."""
 
-from __future__ import annotations
-
 import ast
 import gc
 import io

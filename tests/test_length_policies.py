@@ -1,7 +1,5 @@
 """What holds for every registered draft-length policy, and for one of your own."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 

@@ -1,7 +1,5 @@
 """What a device says when its server cannot be reached: the cause, and the next step."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket

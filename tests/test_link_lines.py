@@ -1,7 +1,5 @@
 """A device that is sent elsewhere over real gRPC: lines to other servers, with the same TLS and token."""
 
-from __future__ import annotations
-
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import grpc

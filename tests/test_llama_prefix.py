@@ -1,7 +1,5 @@
 """Shared KV on the llama.cpp engine: every row is what a fresh context gives that knows its text only."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache

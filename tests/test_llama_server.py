@@ -1,7 +1,5 @@
 """A real llama-server process drafts: llama.cpp's whole server, from the wheel xllamacpp, on the tiny draft's file."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from itertools import islice
 

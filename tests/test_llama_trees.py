@@ -1,7 +1,5 @@
 """Draft trees on the llama.cpp engine: each path has the logits of a fresh context that knows only that path."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from functools import cache

@@ -1,7 +1,5 @@
 """The llama.cpp engine against a fresh context that knows one sequence only, and against itself in other batches."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial

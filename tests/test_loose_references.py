@@ -4,8 +4,6 @@ What is replayed is every decision that the server took, over a lossy link, with
 after a server was lost. `theta` = infinity and `sigma` < 0 are `match`, and mutants of the rules are caught.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

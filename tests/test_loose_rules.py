@@ -3,8 +3,6 @@
 Every answer tells which tokens they let stand.
 """
 
-from __future__ import annotations
-
 import logging
 
 import pytest

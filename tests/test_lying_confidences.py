@@ -4,8 +4,6 @@ In simulated time under policy `goodput`, beside as many devices with the same d
 believes a device as far as its drafts have stood (scheduler/confidences.py).
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What a target needs of a device's memory is known before it is read; what does not fit is refused with numbers."""
 
-from __future__ import annotations
-
 import json
 import struct
 from pathlib import Path

@@ -1,7 +1,5 @@
 """GGUF files as folders for vLLM: the same weights, logits and ids, written once."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Files and folders that people give as a model: what is said of those that are none, and which file is taken."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """One rule for the names of the model in all APIs, the texts of its tokens, and what is said of embeddings."""
 
-from __future__ import annotations
-
 import pytest
 
 from opensled.core.errors import UsageError

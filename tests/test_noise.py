@@ -1,7 +1,5 @@
 """Shared noise: fixed bits, sane statistics, no infinities."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Layers with their weights in oneDNN's order: the products of plain layers, and the memory of one copy."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

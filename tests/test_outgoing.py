@@ -1,7 +1,5 @@
 """Whom each command calls: the table in docs/security.md against what its processes look up and connect to."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Who drafts under policy `goodput`: nobody, the device, the server; and what the server learns of its own drafts."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

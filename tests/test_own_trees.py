@@ -1,7 +1,5 @@
 """Trees of a drafter beside the target: what may be proposed, what of it is verified, and what it brings."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Hundreds of pages that watch, and some that never read: others get their answers, and memory stays bounded."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import time

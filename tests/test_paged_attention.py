@@ -1,7 +1,5 @@
 """Backends of attention against a dense formula in float64: chunks, single rows, chains, trees, scattered blocks."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

@@ -3,8 +3,6 @@
 The reference (lab/testbed/reference.py) shares no product code.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections import Counter

@@ -1,7 +1,5 @@
 """The pivot classifier of a target: its files, what it computes, and what rule `pad` shows it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Where a newcomer goes: one rule a test, a table of heartbeats in, a replica out."""
 
-from __future__ import annotations
-
 import pytest
 
 from scheduler.cluster.placement import STALE, Heartbeat, Placement, PlacementRequest, choose

@@ -1,7 +1,5 @@
 """Every policy keeps to its contract on snapshots of every kind, and lets nobody starve."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Policy `goodput` lets nobody starve, and a bad device costs its user nothing: server and devices moved by hand."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from math import ceil, inf

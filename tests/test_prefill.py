@@ -1,7 +1,5 @@
 """How far a prompt is read, and how much of it was found: what sessions tell, and what readers hear of it."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 

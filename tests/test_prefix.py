@@ -1,7 +1,5 @@
 """Texts that begin alike share their KV: what is spared, who shares with whom, and that no text changes by it."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import json

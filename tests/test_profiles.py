@@ -1,7 +1,5 @@
 """The packaged hardware profiles and what follows from them: pytest tests/test_profiles.py -q"""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """`opensled pull` from a package index of its own: real pip, a small wheel, no network."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

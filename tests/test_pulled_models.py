@@ -1,7 +1,5 @@
 """What was pulled from a hub is used by its name afterwards: by a server, by a device, in the list."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

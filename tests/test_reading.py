@@ -1,7 +1,5 @@
 """How a device reads a long text before it drafts: in pieces, beside a server that goes on, and not all of it."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import aclosing
 

@@ -1,7 +1,5 @@
 """SmolLM2 drafted for by a real llama-server process with the same file: its texts are the engine's own."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from importlib.util import find_spec

@@ -4,8 +4,6 @@ make test-real                             # a few prompts, answers of 16 tokens
 OPENSLED_REAL_PROMPTS=60 make test-real    # all of lab/benchmarks/real_prompts.json: hours without fast bfloat16
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 from functools import cache

@@ -1,7 +1,5 @@
 """A sequence whose server sends it elsewhere, dies or is full: what a device says, to whom and when. No real time."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from itertools import chain

@@ -1,7 +1,5 @@
 """Every registered acceptance rule keeps to the contract; rules of third parties are served by name."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

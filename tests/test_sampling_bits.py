@@ -1,7 +1,5 @@
 """The engines' tokens are bit for bit those of the algorithm kept in tests/sampling_reference.py."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The target's tokens: torch and numpy keep to one contract, and to each other token for token."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """A sequence: confirmed <= known, nothing confirmed is ever taken back, prefixes of confirmed text only."""
 
-from __future__ import annotations
-
 import pytest
 
 from opensled.core.errors import FutureBase

@@ -1,7 +1,5 @@
 """Draft models that share nearly all ids with the target: what they lack is masked, the noise stays shared."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

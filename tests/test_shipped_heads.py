@@ -1,7 +1,5 @@
 """The draft heads that come with OpenSLED: small, whole, of their targets, and worth their pass."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Numbers that no library bears: a start that fails with one says why in a line, and what is small is served."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Run: .venv/bin/python -m pytest tests/test_speculation.py -q
 """
 
-from __future__ import annotations
-
 import random
 from math import inf
 from statistics import fmean

@@ -4,8 +4,6 @@ Hypothesis plays readers, devices and scheduler at once: plans nobody would make
 moment, readers who come and go, KV memory for about one session and a half.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 from random import Random

@@ -1,7 +1,5 @@
 """The static policy, pure and under the real loop and engines."""
 
-from __future__ import annotations
-
 import asyncio
 from functools import cache
 

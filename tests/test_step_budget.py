@@ -1,7 +1,5 @@
 """Which draft tokens of a whole batch a step verifies, against trying every choice."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import accumulate, product
 from operator import mul

@@ -1,7 +1,5 @@
 """Threads of a step, chosen by what steps take."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Names and paths of models, from a checkout and from a wheel's layout."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Drafts from a stream of tokens: those of a model with the same logits, and what cuts a stream."""
 
-from __future__ import annotations
-
 import logging
 from itertools import islice
 

@@ -1,7 +1,5 @@
 """Replicas are kept alive and known, without Ray: the supervisor, and a gateway's copy of its state."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import asynccontextmanager
 

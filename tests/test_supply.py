@@ -1,7 +1,5 @@
 """What a build takes from others: locked by version and hash, and a base image by its digest."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """The tap: a head reads the states of exactly the rows that a step computed, in every family that has them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

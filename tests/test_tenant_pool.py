@@ -1,7 +1,5 @@
 """Threads for strangers' work: one of a tenant at a time, and nobody held up by another tenant."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 

@@ -1,7 +1,5 @@
 """Models that think: what comes apart, over each API, whole and streamed, with drafts and without."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

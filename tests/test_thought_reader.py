@@ -1,7 +1,5 @@
 """What tells thoughts from an answer, token by token, and the grammars behind them."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from itertools import pairwise

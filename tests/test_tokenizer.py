@@ -1,7 +1,5 @@
 """Streaming text: exact for every family of decoder, never taken back; and stop strings."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import resource

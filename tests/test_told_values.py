@@ -1,7 +1,5 @@
 """Sentences of the pages that repeat a default, a limit, a lifetime or a list: the values are those of the code."""
 
-from __future__ import annotations
-
 import re
 from importlib import import_module
 from pathlib import Path

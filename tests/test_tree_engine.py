@@ -1,7 +1,5 @@
 """Draft trees on real engines: each path of a tree has the logits of the same path as a chain, and the text stays."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable, Sequence

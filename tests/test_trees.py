@@ -1,7 +1,5 @@
 """Draft trees in a session, step by step and without a loop."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

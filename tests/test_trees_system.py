@@ -1,7 +1,5 @@
 """Draft trees through the whole system in one process: edge loop, wire, manager, loop."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

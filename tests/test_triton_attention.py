@@ -1,8 +1,6 @@
 """The Triton kernels in Triton's interpreter: they compute what a dense formula says, and a row's bits do not depend on
 what is computed beside it. (This shows the order of the sums, and not the bits of a GPU.)"""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -3,8 +3,6 @@
 `make kernel-check` tries four kinds of GPUs and three precisions; here the commonest heads on two.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

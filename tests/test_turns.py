@@ -1,7 +1,5 @@
 """The state machine of turns against the table in docs/protocol.md, and both ends' turns against each other."""
 
-from __future__ import annotations
-
 import re
 from itertools import product
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Equal beginnings that arrive together: one session computes them, the others wait a step and take them over."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import random

@@ -1,7 +1,5 @@
 """Pictures through the whole system: a vision-language target writes what transformers alone would. float64."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from dataclasses import replace

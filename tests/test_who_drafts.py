@@ -1,7 +1,5 @@
 """Device and server together under policy `goodput`: both, the one for the other, and what either costs the others."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A small quantized GGUF target is served widened to 16 bits; one that is not is compared with its own weights."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The committed draft models, and what a server of the tiny family says of itself."""
 
-from __future__ import annotations
-
 import hashlib
 from functools import cache
 from pathlib import Path

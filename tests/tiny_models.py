@@ -1,7 +1,5 @@
 """Random-weight models of a few thousand parameters, one per family, for tests of engines and servers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -8,8 +8,6 @@ A part that fails does not stop the others; the exit code says so. So does the e
 reason excuses.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 import subprocess

@@ -7,8 +7,6 @@ drafts over the server alone, and an emulated fleet over the simulated one, whic
 Exits with 1 and names what is worse than the baseline by more than noise. `--write` makes a new baseline.
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 import sys

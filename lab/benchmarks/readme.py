@@ -1,7 +1,5 @@
 """docs/benchmarks/README.md from the JSON files beside it: nothing in it is written by hand."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The targets by name: what is done with a fuzzer's bytes. Whatever they are, only errors of ours may come out."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools

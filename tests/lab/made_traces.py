@@ -1,7 +1,5 @@
 """Traces of a seeded random process, for tests that need no model: `made(...)`; and what holds of any run on them."""
 
-from __future__ import annotations
-
 import random
 
 from lab.testbed.load.records import RequestRecord, RunResult

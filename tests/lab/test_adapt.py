@@ -1,7 +1,5 @@
 """`opensled adapt`: what it measures, its gate, its training, its files, and the command on the tiny family."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The demo on a real model: which model it takes, and what it says at its end. No test needs a download."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What a draft head is taken for by its target's sizes, against the real modules, and its seconds by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """How long drafts are away: means, so that what a device drafts before the verdict comes is worth something."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from random import Random
 

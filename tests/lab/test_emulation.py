@@ -1,7 +1,5 @@
 """The emulated accelerator: its time is the profile's, its tokens are the real target's."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

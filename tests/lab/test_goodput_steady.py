@@ -1,7 +1,5 @@
 """Policy `goodput` under a steady load: while nothing changes, hints stand still."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """benchmarks/gpu/run.sh without a GPU: every stage in miniature from a bare checkout, and what a cut-off run leaves."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

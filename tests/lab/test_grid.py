@@ -1,7 +1,5 @@
 """The grid: its places, gone on with after an end, its tables, and the page that has them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

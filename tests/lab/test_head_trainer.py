@@ -1,7 +1,5 @@
 """The training loop of draft heads, how their drafts are measured, what targets are asked, and all of it together."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

@@ -1,7 +1,5 @@
 """Draft heads are trained: texts become shards, shards batches, and a head learns the next token, no other."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The benchmark of the hierarchy: what its cells are made of, and what its tables say of them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from lab.benchmarks.hierarchy import _where

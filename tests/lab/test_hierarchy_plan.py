@@ -3,8 +3,6 @@
 Run: .venv/bin/python -m pytest tests/test_hierarchy_plan.py -q
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Run: .venv/bin/python -m pytest tests/lab/test_hierarchy_planner.py -q
 """
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

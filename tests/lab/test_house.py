@@ -1,7 +1,5 @@
 """lab.benchmarks.house counts a tree without importing it."""
 
-from __future__ import annotations
-
 import subprocess
 import textwrap
 from pathlib import Path

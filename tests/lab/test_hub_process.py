@@ -1,7 +1,5 @@
 """The hubs of an emulated fleet: what they are started with, and a short run that the simulator foretells."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from contextlib import AsyncExitStack

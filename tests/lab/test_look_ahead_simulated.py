@@ -4,8 +4,6 @@ Both face the same made-up server, which decodes until a draft comes and then wa
 same one, and leave at the same time.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Callable

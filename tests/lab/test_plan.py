@@ -3,8 +3,6 @@
 Run: python -m pytest tests/lab/test_plan.py
 """
 
-from __future__ import annotations
-
 import json
 from math import inf
 from pathlib import Path

@@ -3,8 +3,6 @@
 Run: python -m pytest tests/lab/test_plan_answers.py
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

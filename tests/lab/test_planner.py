@@ -3,8 +3,6 @@
 Run: python -m pytest tests/lab/test_planner.py
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

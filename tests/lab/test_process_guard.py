@@ -1,7 +1,5 @@
 """Whatever ends a program, its processes end with it."""
 
-from __future__ import annotations
-
 import os
 import select
 import signal

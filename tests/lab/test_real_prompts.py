@@ -1,7 +1,5 @@
 """The prompts of the figure on a real pair, and how its answers are summed up; the measurement needs a real model."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Which drafts plans and grids rest on: tasks, and recorded pairs."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The reference is right by itself, and says the same as the product's own noise and sampling."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from itertools import combinations

@@ -1,7 +1,5 @@
 """The relay between real sockets: bytes, delays, outages, resets, real gRPC."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import random

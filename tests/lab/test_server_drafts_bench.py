@@ -1,7 +1,5 @@
 """What lab/benchmarks/server_drafts.py asks, and how its turns are summed up; a run on real servers is marked long."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Files of models that are made of others: byte by byte what was published, or nothing."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

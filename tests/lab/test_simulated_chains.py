@@ -1,7 +1,5 @@
 """Single chains of models in the simulator: each path asks the right one, and no hierarchy is slower than it must."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

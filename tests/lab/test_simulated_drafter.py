@@ -1,7 +1,5 @@
 """The draft beside the target in the simulator and on an emulated accelerator: recorded drafts, at the law's pace."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A draft head beside the target in the simulator, in the replay of an emulated server, and in `opensled plan`."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Three tiers in the simulator: the text is the top target's, and what a hub saves or costs is what it must be."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, replace
 from itertools import pairwise

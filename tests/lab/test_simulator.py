@@ -1,7 +1,5 @@
 """The simulator against the law computed by hand, the traces, and the position rules; nothing here takes real time."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, replace
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """The soak: its checker notices every kind of damage, its faults bite, its schedule holds; and a short run."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -3,8 +3,6 @@
 Run: .venv/bin/python -m pytest tests/lab/test_tiers.py -q
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

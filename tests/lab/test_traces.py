@@ -1,7 +1,5 @@
 """Recorded drafts: the file, what it says of rounds, and that the packaged ones are the real models' own."""
 
-from __future__ import annotations
-
 import gzip
 from copy import copy
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """`opensled plan --curve`: the operating points of the law, what is taken of them, and the simulated server."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from math import sqrt

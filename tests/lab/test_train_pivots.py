@@ -1,7 +1,5 @@
 """The training of a pivot classifier, its sigma, and `opensled train-pivots` on the tiny target."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Sequence
