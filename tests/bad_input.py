@@ -281,14 +281,7 @@ STREAM = (
 
 
 SILENT = (
-    Row(
-        "10 seconds of silence before `Open`",
-        "unreachable",
-        "",
-        "no message for",
-        NEVER,
-        (),
-    ),
+    Row("10 seconds of silence before `Open`", "unreachable", "", "no message for", NEVER, ()),
     Row("a half-close before `Open`", "OK", "", "", NEVER, ()),
     Row("a half-close after `Open`: the client reads on, without drafts", "", "", "", GOES_ON, ()),
 )

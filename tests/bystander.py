@@ -94,11 +94,7 @@ def two_servers(linger: float) -> Iterator[Bench]:
             engine, text = GatedEngine(), GatedText()
             rules = ServedRules(trust_devices=trusting)
             limits = SessionLimits(
-                max_sessions=3,
-                max_draft=MAX_DRAFT,
-                max_tree=MAX_TREE,
-                linger=linger,
-                rules=rules,
+                max_sessions=3, max_draft=MAX_DRAFT, max_tree=MAX_TREE, linger=linger, rules=rules
             )
             server = stack.enter_async_context(serving(limits=limits, engine=engine, text=text))
             places[trusting] = Place(*runner.run(server), engine, text)

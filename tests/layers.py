@@ -129,10 +129,7 @@ HOMES = {
     "httpx": ("lab/testbed/", "lab/benchmarks/"),
     "matplotlib": PLOT_HOMES,
     "rich": ("lab/testbed/demo_view.py", "lab/testbed/load/load_view.py"),
-    "prometheus_client": (
-        "opensled/metrics/exposition.py",
-        "opensled/metrics/registry.py",
-    ),
+    "prometheus_client": ("opensled/metrics/exposition.py", "opensled/metrics/registry.py"),
     "ray": ("scheduler/cluster/ray_runtime.py",),
     "cryptography": (
         "adapt/shelf/signature.py",
@@ -147,10 +144,7 @@ HOMES = {
     "uvloop": ("verify_server/start/command.py",),
     "llama_cpp": (*LLAMA_HOMES, BARE_LOOP, BARE_SERVING),
     "jinja2": ("opensled/text/chat_sandbox.py",),
-    "onnxruntime": (
-        "edge_client/drafters/onnx.py",
-        "lab/training/distil/agreement.py",
-    ),
+    "onnxruntime": ("edge_client/drafters/onnx.py", "lab/training/distil/agreement.py"),
     "google.protobuf": ("opensled/wire/codec.py",),
     "opensled.v1.verify_pb2": (
         "opensled/wire/codec.py",

@@ -134,10 +134,7 @@ async def test_who_comes_back_reads_on(tiny, opening):
         await left_behind(manager, address, "a", opening, 5)
         assert session not in manager.remembered
         again = replace(
-            begins,
-            resume_token=opened.resume_token,
-            noise_key=opened.noise_key,
-            committed=tuple(known),
+            begins, resume_token=opened.resume_token, noise_key=opened.noise_key, committed=tuple(known)
         )
         async with linked(address, token="token-a") as link:
             stream, opened = await begun(link, again)

@@ -299,10 +299,7 @@ def test_usage_errors(argv: list[str], said: str, capsys: pytest.CaptureFixture[
     ],
 )
 def test_a_model_that_is_spelt_wrong_is_told_before_anything_loads(
-    argv: list[str],
-    near: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    argv: list[str], near: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENSLED_NO_CONFIG", "1")
     assert cli.main(argv) == 3

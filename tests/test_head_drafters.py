@@ -40,10 +40,7 @@ from verify_server.round.drafter import Ask, Proposal, ServerDrafter
 from verify_server.round.loaded_model import ServedModel
 from verify_server.round.machine import StepMachine
 
-DRAFTERS: dict[str, type[HeadDrafter]] = {
-    "specformer": PlaceDrafter,
-    "ctc": FrameDrafter,
-}
+DRAFTERS: dict[str, type[HeadDrafter]] = {"specformer": PlaceDrafter, "ctc": FrameDrafter}
 TAPS = {"specformer": (0, 2, 3, 4), "ctc": (4,)}
 TOKENS, PROMPTS = 16, ("The river is", "The river is deep. A b c d a b c d", "def add(a, b):", "The river")
 FOUR = Fcfs(float("inf"), 4)

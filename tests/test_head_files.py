@@ -271,14 +271,8 @@ def test_weights_that_do_not_fit(saved: HeadFile, fault: str) -> None:
 
 FALSE_FOURS: dict[str, tuple[Callable[[Tensors], object], str]] = {
     "scales are missing": (lambda tensors: tensors.pop(A_MATRIX + SCALES), A_MATRIX),
-    "a group is missing": (
-        changed(A_MATRIX, lambda found: found[:, GROUP // 2 :]),
-        "groups",
-    ),
-    "scales of rows": (
-        changed(A_MATRIX + SCALES, lambda found: found[:, 0]),
-        A_MATRIX,
-    ),
+    "a group is missing": (changed(A_MATRIX, lambda found: found[:, GROUP // 2 :]), "groups"),
+    "scales of rows": (changed(A_MATRIX + SCALES, lambda found: found[:, 0]), A_MATRIX),
     "no rows": (changed(A_MATRIX + SCALES, lambda found: found[0, 0]), A_MATRIX),
     "scales of float32": (changed(A_MATRIX + SCALES, Tensor.float), "groups"),
     "an infinite scale": (with_number(A_MATRIX + SCALES, float("inf")), A_MATRIX),

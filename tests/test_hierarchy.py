@@ -19,16 +19,7 @@ from opensled.wire import codec
 from relay.survival import Survival
 from relay.uplink import VettedBlocks
 from relay.vetting import Vetting
-from tests.fakes import (
-    EOS,
-    POISON,
-    VOCAB,
-    FakeEngine,
-    OracleDrafter,
-    Weather,
-    continuation,
-    next_token,
-)
+from tests.fakes import EOS, POISON, VOCAB, FakeEngine, OracleDrafter, Weather, continuation, next_token
 from tests.system import CALM, ask, until
 from tests.table_target import TableDrafter, TableEngine
 from tests.test_penalties import CASES, LENGTH, PROMPT, params_of, reference

@@ -14,13 +14,7 @@ from edge_client.round.drafting import DraftThread
 from edge_client.round.generate import generate
 from opensled.core.answer import Task
 from opensled.core.errors import Overloaded, UsageError
-from opensled.core.messages import (
-    Draft,
-    DraftBlock,
-    DraftToken,
-    Open,
-    SamplingParams,
-)
+from opensled.core.messages import Draft, DraftBlock, DraftToken, Open, SamplingParams
 from tests.devices import TOKENIZER
 from tests.fakes import UNLIMITED, FakeEngine, OracleDrafter, continuation
 from tests.raw_wire import METHOD

@@ -165,11 +165,7 @@ async def test_a_watched_server_of_many_devices_answers_both_kinds_of_clients():
 
 async def test_switches_without_end_are_waited_for_like_any_request():
     """`client-calls` holds for them, so that they take nobody's time."""
-    async with (
-        http_serving() as (manager, grpc, address),
-        linked(grpc) as link,
-        asking(address) as client,
-    ):
+    async with http_serving() as (manager, grpc, address), linked(grpc) as link, asking(address) as client:
         manager.records.of("local", "kitchen")
         over = asyncio.Event()
 

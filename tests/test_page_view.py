@@ -34,10 +34,7 @@ CONFIG = EdgeConfig(server="hub.example:7411", device_name="<b>kitchen</b>", tls
 async def page_of(config=CONFIG, parallel=1, board=HOT, **server):
     """Yields (device, its view, the server's manager)."""
     usual = {"engine": SlowEngine(num_blocks=200, context_length=400), "text": _Text()}
-    async with (
-        serving(**{**usual, **server}) as (manager, address),
-        device_on(address, parallel) as device,
-    ):
+    async with serving(**{**usual, **server}) as (manager, address), device_on(address, parallel) as device:
         yield device, DeviceView(device, config, lambda: board), manager
 
 

@@ -15,15 +15,7 @@ from scheduler.goodput.policy import Goodput
 from scheduler.plan import BatchPlan, OfferView, SchedulingPolicy, Slice, Snapshot
 from scheduler.static import Static
 from tests.hypothesis_profiles import tried
-from tests.policy_contract import (
-    BUDGETS,
-    Promises,
-    crowd,
-    profiles,
-    require_contract,
-    snapshots,
-    then,
-)
+from tests.policy_contract import BUDGETS, Promises, crowd, profiles, require_contract, snapshots, then
 from tests.views import viewed
 
 POLICIES: dict[str, tuple[SchedulingPolicy, Promises]] = {

@@ -86,11 +86,7 @@ def any_world(policy: SchedulingPolicy, seed: int, budget: int, cost: StepCost) 
 
 
 @tried(12)
-@given(
-    seed=st.integers(0, 2**32),
-    budget=st.sampled_from((1, 2, 8, 64, 512)),
-    cost=st.sampled_from(COSTS),
-)
+@given(seed=st.integers(0, 2**32), budget=st.sampled_from((1, 2, 8, 64, 512)), cost=st.sampled_from(COSTS))
 def test_nobody_starves_whatever_the_devices_do(seed: int, budget: int, cost: StepCost) -> None:
     world = any_world(GOODPUT, seed, budget, cost)
     world.run()

@@ -348,10 +348,7 @@ async def test_a_reader_that_comes_back_for_them_gets_a_session_of_its_own():
 
 @pytest.mark.parametrize(
     ("asked", "field"),
-    [
-        ({"prompt_logprobs": 21}, "prompt_logprobs"),
-        ({"prompt_logprobs": -1}, "prompt_logprobs"),
-    ],
+    [({"prompt_logprobs": 21}, "prompt_logprobs"), ({"prompt_logprobs": -1}, "prompt_logprobs")],
 )
 def test_what_makes_no_sense_is_refused_by_its_name(asked, field):
     with pytest.raises(InvalidRequest) as refused:

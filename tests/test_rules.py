@@ -96,10 +96,7 @@ async def test_a_sequence_hears_what_its_rule_takes():
     limits = SessionLimits(linger=0.2, rules=ServedRules(trust_devices=True))
     async with running(FakeEngine(), limits=limits) as network:
         told = [(await network.manager.open(Open((1, 2), rule=rule), "t"))[1] for rule in ("match", "ratio")]
-        assert [(opened.limits.max_tree, opened.draft_probs) for opened in told] == [
-            (64, False),
-            (0, True),
-        ]
+        assert [(opened.limits.max_tree, opened.draft_probs) for opened in told] == [(64, False), (0, True)]
 
 
 def test_one_sampling_call_serves_all_sessions_of_a_step():

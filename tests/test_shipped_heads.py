@@ -78,11 +78,7 @@ def prompts_of(target: ServedModel) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "temperature"),
-    [
-        pytest.param("ctc", 0.8, marks=pytest.mark.long),
-        ("specformer", 0.0),
-    ],
+    ("kind", "temperature"), [pytest.param("ctc", 0.8, marks=pytest.mark.long), ("specformer", 0.0)]
 )
 def test_the_heads_of_tiny_draft_what_tiny_writes(
     reference: Reference, kind: str, temperature: float

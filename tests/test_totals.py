@@ -44,7 +44,7 @@ BORROWED = {
         "drafts that are waited for inside vllm serve": 55,
         "machines that people own": 163,
         "paid: makers of models' files to the lab, options as one class, figures of calibrate": -649,
-    },
+    }
 }
 MAX_BORROWED = {PRODUCT: 1_437}
 

@@ -114,8 +114,7 @@ def test_what_a_hint_allows(hint: int | None, allowed: int) -> None:
 
 EVENTS = st.lists(
     st.tuples(
-        st.sampled_from(["draft", "empty", "verdict", "unasked", "reopened"]),
-        st.sampled_from([None, 0, 3]),
+        st.sampled_from(["draft", "empty", "verdict", "unasked", "reopened"]), st.sampled_from([None, 0, 3])
     ),
     max_size=40,
 )

@@ -16,12 +16,7 @@ from lab.training.distil import workplace
 from lab.training.distil.agreement import agreement, noisy_agreement, of_model
 from lab.training.distil.distiller import Distiller, Pace
 from lab.training.distil.documentation import HELD_OUT_MODULES, passages
-from lab.training.distil.layer_choice import (
-    SEED,
-    divergences_without,
-    kept_layers,
-    sample_of,
-)
+from lab.training.distil.layer_choice import SEED, divergences_without, kept_layers, sample_of
 from lab.training.distil.middle import KEPT, REPORT, MiddlePlan, make_middle, middle_of
 from lab.training.distil.objective import Aims, losses
 from lab.training.distil.pruned import pruned

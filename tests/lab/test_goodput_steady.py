@@ -39,13 +39,7 @@ def devices(seed: int) -> list[SessionView]:
     ]
     pace = chance.choice((0.0, 8.0))
     return [
-        viewed(
-            number,
-            hint=4,
-            pace=pace,
-            context=chance.randint(200, 2000),
-            forecast=chance.choice(kinds),
-        )
+        viewed(number, hint=4, pace=pace, context=chance.randint(200, 2000), forecast=chance.choice(kinds))
         for number in range(1, chance.choice((4, 8, 16, 32)) + 1)
     ]
 

@@ -66,12 +66,7 @@ def left_of(pids: Sequence[int]) -> list[int]:
 
 @pytest.mark.parametrize(
     ("number", "words"),
-    [
-        (signal.SIGKILL, ()),
-        (signal.SIGTERM, ()),
-        (signal.SIGINT, ()),
-        (signal.SIGTERM, ("stubborn",)),
-    ],
+    [(signal.SIGKILL, ()), (signal.SIGTERM, ()), (signal.SIGINT, ()), (signal.SIGTERM, ("stubborn",))],
 )
 def test_nothing_outlives_a_program(number, words):
     program, others = started(*words)

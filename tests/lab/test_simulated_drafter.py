@@ -190,8 +190,7 @@ def test_the_drafts_of_device_and_server_are_decided_as_one_tree(device, own) ->
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.long] * (name in OF_HEADS)) for name in DRAFT_BESIDE],
+    "name", [pytest.param(name, marks=[pytest.mark.long] * (name in OF_HEADS)) for name in DRAFT_BESIDE]
 )
 def test_every_answer_is_the_whole_text_and_drafts_bring_more_of_it_a_step(name: str) -> None:
     traces = made(12, 0.8, tokens=48)

@@ -49,8 +49,7 @@ LONGEST = ("opensled-device", "opensled-server", "opensled-specformer", "opensle
 
 
 @pytest.mark.parametrize(
-    "baseline",
-    [pytest.param(name, marks=[pytest.mark.long] * (name in LONGEST)) for name in BASELINES],
+    "baseline", [pytest.param(name, marks=[pytest.mark.long] * (name in LONGEST)) for name in BASELINES]
 )
 def test_the_same_arguments_give_the_same_run(baseline: str) -> None:
     fleet = BASELINES[baseline](kitchen())

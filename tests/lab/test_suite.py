@@ -41,10 +41,7 @@ def summary(**values):
         "pace_mean": 10.0,
         "acceptance_rate": 0.0,
         "tokens_per_round": 0.0,
-    } | {
-        "positions_per_token": 1.0,
-        **values,
-    }
+    } | {"positions_per_token": 1.0, **values}
 
 
 # -- turns ------------------------------------------------------------------------------------------------------
