@@ -106,8 +106,7 @@ class TestAcceleration:
                 block = ids(pull(fast, draw.randrange(8)))
                 assert block == ids(pull(alone, len(block)))
                 if draw.random() < 0.5:
-                    ahead = [next(pair, None) for pair in (iter(fast.look_ahead((), 3)),)]
-                    assert ahead == [None]
+                    assert [next(pair, None) for pair in (iter(fast.look_ahead((), 3)),)] == [None]
                 kept = block[: draw.randrange(len(block) + 1)]
                 news = [*kept, *(draw.randrange(5) for _ in range(draw.randrange(4)))]
                 for drafter in (fast, alone):

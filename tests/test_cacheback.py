@@ -119,8 +119,7 @@ class TestGrowth:
         """By the sum of ranks on the way, then by depth: the first followers' chain, then what has one second rank."""
         text = (1, 2, 3, 1, 4, 5, 1, 6, 7, 2, 3, 8, 4, 5, 9, 1)
         tree = nodes_of(drafter_of(learned(text, TableShape(1, 2, 8, 100))), text)
-        roots = [token for token, parent in tree if parent == -1]
-        assert roots == [6, 4, 2]
+        assert [token for token, parent in tree if parent == -1] == [6, 4, 2]
         assert tree[:4] == [(6, -1), (7, 0), (2, 1), (3, 2)]
 
     def test_a_tree_ends_with_its_nodes(self):

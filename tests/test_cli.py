@@ -116,8 +116,7 @@ def test_the_long_help_of_every_verb_has_every_flag(
 @pytest.mark.parametrize(("name", "most"), [("serve", 45), ("edge", 35), ("chat", 35)])
 def test_a_command_line_has_no_more_flags(name: str, most: int) -> None:
     """What is set once and rarely belongs into a file."""
-    found = options(cli.CONFIGS.get(name))
-    assert len([item for item in found if not item.file_only]) <= most
+    assert len([item for item in options(cli.CONFIGS.get(name)) if not item.file_only]) <= most
 
 
 @pytest.mark.parametrize(
@@ -149,8 +148,7 @@ def test_an_option_without_a_flag_is_said_to_be_in_the_file(
 def test_that_line_of_the_file_is_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "opensled.toml").write_text("[limits]\ntenant-sessions = 8\n[serve]\nrules = 'match'\n")
     assert cli.main(["serve", "--model", "nowhere.gguf"]) == 3
-    said = capsys.readouterr().err
-    assert "opensled.toml of this folder sets rules, tenant_sessions\n" in said
+    assert "opensled.toml of this folder sets rules, tenant_sessions\n" in capsys.readouterr().err
     assert cli.main(["models", "list"]) == 0, "other commands have the table"
 
 

@@ -125,8 +125,7 @@ class TestFile:
         assert len(frozen) == len(lru) >= 300
 
     def test_an_empty_table_knows_nothing(self):
-        table = some_table(0)
-        assert FrozenTable(table.rows, 2048).followers((1, 2)) == ()
+        assert FrozenTable(some_table(0).rows, 2048).followers((1, 2)) == ()
 
     def test_every_cut_and_every_flipped_bit_is_noticed(self, tmp_path):
         content, path = table_file.encode(some_table(8)), tmp_path / "a.table"

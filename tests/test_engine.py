@@ -219,8 +219,7 @@ def test_several_eos_ids_come_from_the_generation_config(tmp_path) -> None:
 
 def test_a_segment_may_want_no_rows(engine) -> None:
     loaded = engine("llama", "float32")
-    sessions = Sessions(loaded)
-    assert len(loaded.forward([sessions.segment("a", prompt(5, 0), 0, 0)]).logits) == 0
+    assert len(loaded.forward([Sessions(loaded).segment("a", prompt(5, 0), 0, 0)]).logits) == 0
 
 
 # Errors stay in their session

@@ -31,8 +31,7 @@ def network(tmp_path_factory):
 
     def make(family: str):
         folder = random_model(family, tmp_path_factory.mktemp(family))
-        found = loading.load_network(loading.find_weights(str(folder)), CPU, torch.float64)
-        return found
+        return loading.load_network(loading.find_weights(str(folder)), CPU, torch.float64)
 
     return cache(make)
 

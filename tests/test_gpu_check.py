@@ -25,8 +25,7 @@ def engine(folder) -> TorchEngine:
 
 
 def test_it_judges_and_prints(folder, capsys) -> None:
-    config = SelftestConfig(model=str(folder), device="cpu", answers=4)
-    assert command.selftest(config) == 0
+    assert command.selftest(SelftestConfig(model=str(folder), device="cpu", answers=4)) == 0
     said = capsys.readouterr().out
     assert "a processor" in said and "equality with the processor holds: 4 answers" in said
     assert command.selftest(SelftestConfig(model=str(folder), device="cpu", answers=2, json=True)) == 0

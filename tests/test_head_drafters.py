@@ -154,8 +154,7 @@ def written(engine, drafter, prompts, devices, params, machine=Evicting):
 
 
 def agree(told: HeadDrafter, recorder: Recorder, most: int = 60) -> None:
-    chosen = random.Random(1).sample(recorder.seen, min(most, len(recorder.seen)))
-    for one, made in chosen:
+    for one, made in random.Random(1).sample(recorder.seen, min(most, len(recorder.seen))):
         [alone] = told.propose([one])
         assert made.block.ids == alone.block.ids
         assert np.allclose(*([t.confidence for t in each.block.tokens] for each in (made, alone)), rtol=1e-3)

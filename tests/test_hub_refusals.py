@@ -91,8 +91,7 @@ def test_a_full_disk_before_and_in_the_middle(hub, capsys, monkeypatch):
 
     monkeypatch.setattr(download._Content, "write", full)
     assert pull(f"{NAME}:Q4_K_M") == 1
-    line = complaint(capsys)
-    assert "make room, or name another folder in OPENSLED_CACHE_DIR" in line
+    assert "make room, or name another folder in OPENSLED_CACHE_DIR" in complaint(capsys)
 
 
 def test_two_pulls_of_a_repository_at_once(hub, capsys):

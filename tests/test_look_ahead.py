@@ -123,8 +123,7 @@ async def test_a_device_may_rest_while_the_verdict_travels():
 def test_a_model_goes_on_after_the_block_of_a_drafter_in_front_of_it():
     drafter, right = Model(), continuation(PROMPT, 8)
     drafter.begin(PROMPT, Sampler(GREEDY, b"k" * 16))
-    front = [DraftToken(id, 0.5) for id in right[:3]]
-    assert len(list(drafter.look_ahead(front, 4))) == 5
+    assert len(list(drafter.look_ahead([DraftToken(id, 0.5) for id in right[:3]], 4))) == 5
     assert drafter.passes[0] == (*PROMPT, *right[:3])
     drafter.commit(right[:4])
     assert drafter.ready == 4
@@ -198,8 +197,7 @@ async def test_the_seconds_of_a_block_drafted_ahead_are_those_that_it_took(monke
     first = await thread.draft(truth, BlockBudget(8))
     await worked_ahead(thread, first.block, drafter, 7)
     truth.extend(Verdict(3, tuple(continuation(PROMPT, 4))))
-    ahead = await thread.draft(truth, BlockBudget(8))
-    assert (first.seconds, ahead.seconds) == (0.75, 0.75)
+    assert (first.seconds, (await thread.draft(truth, BlockBudget(8))).seconds) == (0.75, 0.75)
     thread.close()
 
 

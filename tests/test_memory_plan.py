@@ -177,5 +177,4 @@ def test_copies_of_files_count_as_free_and_a_container_ends_at_its_limit(tmp_pat
 
 
 def test_a_device_without_graphs_says_nothing_of_them() -> None:
-    plan = plan_memory(LLAMA._replace(graphs=0), CARD, WISH)
-    assert "graphs" not in plan.describe()
+    assert "graphs" not in plan_memory(LLAMA._replace(graphs=0), CARD, WISH).describe()

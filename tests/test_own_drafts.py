@@ -73,8 +73,7 @@ def test_a_device_drafts_on_beside_a_drafter_that_is_too_dear() -> None:
 
 
 def test_a_drafter_that_proposes_hardly_anything_costs_no_device_its_work() -> None:
-    piece = only(drafting(draft=4, own_forecast=SURE, own_share=0.02), profile=server())
-    assert piece.hint
+    assert only(drafting(draft=4, own_forecast=SURE, own_share=0.02), profile=server()).hint
 
 
 def test_a_long_text_is_read_for_a_long_answer_only() -> None:
@@ -86,8 +85,7 @@ def test_a_long_text_is_read_for_a_long_answer_only() -> None:
 
 def test_the_own_draft_is_verified_as_far_as_it_is_likely() -> None:
     reach = (0.9, 0.8, 0.05, 0.04)
-    piece = only(own(own=4, own_reach=reach), profile=server(profile=COMPUTES))
-    assert piece.own in (0, 2)
+    assert only(own(own=4, own_reach=reach), profile=server(profile=COMPUTES)).own in (0, 2)
     assert only(own(own=4, own_reach=reach), profile=server()).own == 4  # rows are free
 
 
@@ -282,8 +280,7 @@ def test_a_tree_is_verified_in_the_order_of_its_chances() -> None:
 
 
 def test_what_a_device_is_unsure_of_is_not_verified_where_rows_cost() -> None:
-    found = only(drafting(draft=4, reach=(0.95, 0.9, 0.1, 0.05)), profile=COMPUTES)
-    assert found.draft in (0, 2)
+    assert only(drafting(draft=4, reach=(0.95, 0.9, 0.1, 0.05)), profile=COMPUTES).draft in (0, 2)
     assert only(drafting(draft=4, reach=(0.95, 0.9, 0.1, 0.05)), profile=READS).draft == 4
 
 

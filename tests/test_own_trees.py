@@ -162,8 +162,7 @@ def test_beside_a_device_a_tree_takes_what_its_draft_leaves() -> None:
 def test_what_stands_of_a_tree_is_learned_by_its_depth() -> None:
     draft = own_tree(-1, -1, 0, 1)
     before = draft.estimate.forecast
-    whole = draft.cut(LIMITS, Text(), None, 0.0)
-    assert draft.judge(whole, (11, 13, 7)) == 2
+    assert draft.judge(draft.cut(LIMITS, Text(), None, 0.0), (11, 13, 7)) == 2
     assert draft.estimate.forecast.first > before.first and draft.estimate.forecast.later > before.later
 
 

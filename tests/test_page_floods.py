@@ -111,8 +111,7 @@ async def test_pages_that_never_read_lose_their_places_and_fill_no_memory():
         deadline = time.monotonic() + 20
         while not looks:  # a place becomes free once the deaf ones are given up
             assert time.monotonic() < deadline, "the deaf keep their places"
-            told = await client.post("/v1/chat/completions", json=chat())
-            assert told.status_code == 200
+            assert (await client.post("/v1/chat/completions", json=chat())).status_code == 200
             most = max(most, used_mb() - before)
         await waiting
         assert most < MAX_MB, f"{most:.0f} MB"

@@ -355,5 +355,4 @@ async def tokens_per_round(drafts: SamplingParams) -> float:
 
 def test_drafts_that_count_the_penalties_are_accepted_more_often():
     counting = asyncio.run(tokens_per_round(params(0)))
-    ignoring = asyncio.run(tokens_per_round(replace(params(0), **PLAIN)))
-    assert counting >= ignoring
+    assert counting >= asyncio.run(tokens_per_round(replace(params(0), **PLAIN)))

@@ -193,8 +193,7 @@ def test_a_process_is_alive_while_it_loads_and_ready_afterwards(verb, tmp_path):
             assert httpx.get(f"http://{metrics}/metrics").text.count("opensled:build_info{") == 1
             if verb == "edge":
                 server.kill()
-                gone = _until_probed(f"http://{metrics}/readyz", 503)
-                assert "server is away" in gone.text
+                assert "server is away" in _until_probed(f"http://{metrics}/readyz", 503).text
                 assert httpx.get(f"http://{metrics}{LIVE}").status_code == 200
 
 

@@ -129,8 +129,7 @@ def test_a_draft_behind_the_last_chunk_has_its_own_rows(parents):
     changed(session, max_tree=8)
     server.step(session, 4)
     session.submit(draft, 0.0)
-    item = server.step(session, 6, decide=True)
-    assert item.segment.rows == 6 + 3
+    assert server.step(session, 6, decide=True).segment.rows == 6 + 3
     *before, verdict = session.outbox.drain()
     assert heard(before) == (list(PROMPT), ranks(PROMPT))
     accepted = 2 if parents else 3

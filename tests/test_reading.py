@@ -172,8 +172,7 @@ class TestWindow:
         assert again == left_out and more == [*seen, *longer[1000:]]
 
     def test_another_text_does_not_inherit_what_was_left_out(self) -> None:
-        other = list(range(5000, 5950))
-        assert select_text(other, self.TEXT[:25], 900, 100, 500)[0] == 850
+        assert select_text(list(range(5000, 5950)), self.TEXT[:25], 900, 100, 500)[0] == 850
 
     def test_noise_is_that_of_the_place_in_the_whole_text(self) -> None:
         """Else shared noise would not agree, and at a temperature hardly a draft token would be right."""

@@ -28,8 +28,7 @@ def test_the_tokens_of_a_round_are_the_geometric_sum_of_the_paper(acceptance: fl
 def test_accepted_tokens_are_the_sum_of_the_reaches(length: int) -> None:
     found = accepted_tokens(FIRST, LATER, length)
     for first, later, accepted in zip(FIRST.tolist(), LATER.tolist(), found.tolist()):
-        chances = [first, *[later] * (length - 1)][:length]
-        assert accepted == pytest.approx(reach(chances)[1:].sum())
+        assert accepted == pytest.approx(reach([first, *[later] * (length - 1)][:length])[1:].sum())
         assert accepted_tokens(first, later, length) == pytest.approx(accepted)
 
 

@@ -54,8 +54,7 @@ class Reader:
             if isinstance(message, Failure):
                 self.told = message.code
             elif isinstance(message, Prefill):
-                sequence = self.session.sequence
-                assert message.cached <= message.computed < message.length <= len(sequence)
+                assert message.cached <= message.computed < message.length <= len(self.session.sequence)
             else:
                 assert message is not None, "a superseded outbox is read"
                 assert message.num_accepted <= len(message.tokens)

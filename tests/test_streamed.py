@@ -161,8 +161,7 @@ def test_a_draw_that_is_another_token_cuts_the_stream():
 
 def test_look_ahead_drafts_behind_the_block_and_the_bonus_token():
     drafter, source = streamed()
-    block = pull(drafter, 3)
-    assert sum(1 for _ in drafter.look_ahead(block, 4)) == 1 + 4
+    assert sum(1 for _ in drafter.look_ahead(pull(drafter, 3), 4)) == 1 + 4
     ahead = ids(drafter.drafted)
     drafter.commit(ahead[:4])
     given = source.given

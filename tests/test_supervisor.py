@@ -227,8 +227,7 @@ def looked(clock: Clock, *states: ClusterState | None, between: float = 0.0) -> 
 
 
 def test_ages_become_times_on_the_readers_clock():
-    directory = looked(Clock(), state((beat("a", at=1e9), 0.5)))
-    assert [one.at for one in directory.replicas()] == [49.5]
+    assert [one.at for one in looked(Clock(), state((beat("a", at=1e9), 0.5))).replicas()] == [49.5]
 
 
 def test_without_a_scheduler_the_last_state_stands():

@@ -97,8 +97,7 @@ def test_a_network_whose_places_cannot_be_told_is_refused(tmp_path: Path) -> Non
 def test_a_network_that_adds_behind_a_hook_is_refused(tmp_path: Path) -> None:
     """As some families scale what leaves a layer, or embeddings that were taken too early."""
     engine = torch_engine.load(str(random_model("llama", tmp_path)), device="cpu", kv_tokens=256)
-    tap = HiddenTap(engine.network, TAPS)
-    assert tap.stack_rows(3).shape == (3, len(TAPS), 48)
+    assert HiddenTap(engine.network, TAPS).stack_rows(3).shape == (3, len(TAPS), 48)
     engine.network.get_decoder().layers[1].register_forward_pre_hook(
         lambda _, inputs: (inputs[0] * 1.5, *inputs[1:])
     )

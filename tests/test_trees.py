@@ -251,8 +251,7 @@ def short_of_memory(free: int) -> TreeBench:
 
 @pytest.mark.parametrize(("free", "expected"), [(5, 16), (4, 15), (3, 11)])
 def test_beyond_the_longest_chain_a_tree_takes_free_memory_only(free: int, expected: int) -> None:
-    planned = short_of_memory(free).session.plan(Slice(1, 1, True), 0.0)
-    assert len(planned.segment.parents) == expected
+    assert len(short_of_memory(free).session.plan(Slice(1, 1, True), 0.0).segment.parents) == expected
 
 
 def test_as_much_memory_as_a_chain_a_tree_asks_for() -> None:
@@ -272,8 +271,7 @@ def test_a_tree_leaves_others_of_its_step_the_memory_they_need() -> None:
     step = KVPreemptor({1: bench.session, 2: resting.session, 3: other.session}, bench.pool, 0.0)
     work = step.fit((Slice(1, 1, True), Slice(3, 5, True)), frozenset())
     assert step.preempted == 0 and resting.session.sequence.computed == 4
-    rows = {planned.session.id: planned.segment.rows for planned in work}
-    assert rows == {1: 1 + 11, 3: 1}
+    assert {planned.session.id: planned.segment.rows for planned in work} == {1: 1 + 11, 3: 1}
 
 
 def test_what_is_computed_ahead_takes_no_memory_from_a_tree() -> None:

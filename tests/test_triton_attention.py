@@ -57,5 +57,4 @@ def test_a_branch_by_path_has_the_bits_of_its_chain(text) -> None:
 
 def test_rows_that_are_none_are_zero() -> None:
     """A packed batch is padded; its last rows belong to nobody."""
-    step = random_step(3, 60, 33, 1)
-    assert step.by(backend_of("triton"), torch.float32).isfinite().all()
+    assert random_step(3, 60, 33, 1).by(backend_of("triton"), torch.float32).isfinite().all()

@@ -157,8 +157,7 @@ def test_a_block_that_this_step_does_not_complete_is_not_waited_for() -> None:
 
 
 def test_the_last_block_is_everybodys_own() -> None:
-    world = pressed([PROMPT[:4]] * 2)
-    assert world.step() == {0, 1}
+    assert pressed([PROMPT[:4]] * 2).step() == {0, 1}
 
 
 def test_who_is_not_planned_is_not_waited_for() -> None:

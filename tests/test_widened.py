@@ -92,8 +92,7 @@ def test_a_damaged_file_is_written_again(damage: str, source: Path) -> None:
 def test_it_goes_with_its_source(source: Path, stored: Path, cache: Path) -> None:
     first = widened.file_to_run(source, "auto")
     os.utime(source, ns=(1, 1))  # another file of that name
-    second = widened.file_to_run(source, "auto")
-    assert second != first and not first.exists()
+    assert widened.file_to_run(source, "auto") != first and not first.exists()
     source.unlink()
     (cache / ".tiny-7.part").touch()  # of a server that works on it
     (cache / ".tiny-8.part").touch()

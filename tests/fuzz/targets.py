@@ -196,8 +196,7 @@ def token_file(data: bytes) -> None:
     """The lines of a token file."""
     _scratch().write_bytes(data)
     with contextlib.suppress(OpenSledError):
-        tenants = read_tenants(_scratch())
-        assert not tenants.anonymous
+        assert not read_tenants(_scratch()).anonymous
 
 
 def draft_table(data: bytes) -> None:

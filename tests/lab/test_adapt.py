@@ -45,8 +45,7 @@ def pair() -> Iterator[Pair]:
 def test_a_walk_counts_rounds_and_what_stood_at_each_place():
     text = [1, 2, 3, 4, 5, 6, 7]
     # Round 1: 1, 2 stand, 3 does not, the target writes it; round 2: 4 fails at once; round 3: 5, 6, 7 stand.
-    walk = walked([1, 2, 9, 9, 5, 6, 7], text, 3)
-    assert walk == (3, 7, [3, 2, 2], [2, 2, 1])
+    assert walked([1, 2, 9, 9, 5, 6, 7], text, 3) == (3, 7, [3, 2, 2], [2, 2, 1])
     assert walked([], [], 3) == (0, 0, [0, 0, 0], [0, 0, 0])
 
 

@@ -71,8 +71,7 @@ def test_all_stages_end_in_miniature_and_write_eight_files(tmp_path) -> None:
 
 
 def test_a_run_without_time_cuts_stages_off_and_still_tells_of_each(tmp_path) -> None:
-    done = run(tmp_path / "out", "3")
-    assert done.returncode == 1
+    assert run(tmp_path / "out", "3").returncode == 1
     assert list(documents(tmp_path / "out")) == STAGES
     assert "cut off" in (tmp_path / "out/summary.md").read_text()
 

@@ -187,8 +187,7 @@ def test_tokens_of_a_step_are_those_of_a_server(target, tmp_path, kind: str, los
     ("text", "count"), [([5, 8, 6], 2), ([6, 5, 9], 3), ([6, 5, 9, 1], 3), ([7], 0), ([6, -2], 1), ([], 0)]
 )
 def test_what_of_a_text_is_a_path_of_a_trie(text: list[int], count: int) -> None:
-    trie = Trie([5, 6, 8, 5, 9], [ROOT, ROOT, 0, 1, 3], [0.0] * 5)
-    assert agreed(trie, text) == count
+    assert agreed(Trie([5, 6, 8, 5, 9], [ROOT, ROOT, 0, 1, 3], [0.0] * 5), text) == count
 
 
 @pytest.fixture(scope="module")

@@ -98,8 +98,7 @@ def test_given_rates_depend_on_each_other_as_recorded_ones_do() -> None:
     assert (known.both, known.other) == (pytest.approx(0.891, abs=0.01), pytest.approx(0.615, abs=0.02))
     assert known.share * known.both + (1 - known.share) * known.other == pytest.approx(0.8)
     assert of_rates(0.6, 0.8, 0.9).agreements[DRAFT, MIDDLE].chance(3, 4) == 0.9
-    worse = of_rates(0.6, 0.3)
-    assert worse.dependences[DRAFT, MIDDLE, TARGET].other == 0
+    assert of_rates(0.6, 0.3).dependences[DRAFT, MIDDLE, TARGET].other == 0
 
 
 def test_the_packaged_tiers_are_those_of_the_page() -> None:
@@ -135,8 +134,7 @@ def test_a_server_holds_as_many_as_keep_the_pace(path: tuple[tuple[str, str], ..
     site = site_of(config(context=256, hub_link="5"), "a100-80")
     held = capacity(site, path, 12)
     assert 1 < held < site.places(path)
-    slow = capacity(site, path, 6)
-    assert slow > held
+    assert capacity(site, path, 6) > held
     assert capacity(site, path, along(site, path).rate * 1.01) == 0
 
 

@@ -80,8 +80,7 @@ def test_a_simulated_capacity_holds_and_one_user_more_does_not() -> None:
     found = simulated_capacity(fleet, traces, pace, guess=5)
     assert 0 < found.users < server.cost.sessions_that_fit(8192)
     for users, good in ((found.users, True), (found.users + 1, False)):
-        run = simulate(fleet.of_users(users), traces, load_of(pace))
-        assert holds(run, Slo(pace)) is good
+        assert holds(simulate(fleet.of_users(users), traces, load_of(pace)), Slo(pace)) is good
     expected = capacity(of_fleet(place(), recorded(traces)), "centralized", 0, pace)
     assert found.users < expected.users  # 8k of context where the regime has 1k
 

@@ -108,8 +108,7 @@ def test_centralized_holds_as_many_users_as_a_step_has_time_for() -> None:
 
 def test_sessions_take_turns_beyond_the_tokens_a_step_may_compute() -> None:
     # 20 tokens a step, 1 ms each: 1000 tokens/s however many users there are.
-    narrow = replace(setting(), max_tokens=20)
-    assert law.centralized(narrow, 0, pace=10) == pytest.approx(100, abs=1)
+    assert law.centralized(replace(setting(), max_tokens=20), 0, pace=10) == pytest.approx(100, abs=1)
 
 
 def test_a_lone_device_is_served_when_its_round_is_fast_enough() -> None:

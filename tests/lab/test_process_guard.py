@@ -72,8 +72,7 @@ def test_nothing_outlives_a_program(number, words):
     program, others = started(*words)
     program.send_signal(number)
     assert left_of(others) == []
-    code = program.wait(ENDS_S)
-    assert abs(code) in (number, 128 + number)
+    assert abs(program.wait(ENDS_S)) in (number, 128 + number)
 
 
 def test_a_stopped_process_ends_too():

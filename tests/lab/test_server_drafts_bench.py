@@ -139,8 +139,7 @@ def test_names_with_commas_stand_between_semicolons() -> None:
 def test_heads_copy_nothing_and_need_not_nor_does_the_default() -> None:
     unit = _unit("extraction", 0, lookup=_turn(5.0), model=_turn(5.0))
     unit["answers"] |= {"ctc": _turn(5.0), "specformer": _turn(5.0), "auto": _turn(5.0)}
-    missed = summary(RUN, [unit])["missed"]
-    assert {each["drafter"] for each in missed} == {"lookup", "model"}
+    assert {each["drafter"] for each in summary(RUN, [unit])["missed"]} == {"lookup", "model"}
 
 
 def test_a_changed_text_is_told_at_level_exact_only_and_asked_again() -> None:

@@ -101,8 +101,7 @@ def test_training_again_gives_the_same(monkeypatch) -> None:
 
 def test_what_cannot_be_told_apart_is_not_said_to_be() -> None:
     """Chances come from classifiers that never saw the task: otherwise they would be learned by heart."""
-    held = train(made_labels(clear=False), 3).report["held_out"]
-    assert held["others_standing"]["share"] < 0.15
+    assert train(made_labels(clear=False), 3).report["held_out"]["others_standing"]["share"] < 0.15
 
 
 def test_pivots_and_others_weigh_alike() -> None:
@@ -412,8 +411,7 @@ def test_a_draft_goes_on_greedily(source, prompt) -> None:
     draft = GgufDrafts("tiny-draft", "tiny", source.text, 1)
     for text in (prompt, prompt[:5]):
         draft.begin(text)
-        first = draft.next()
-        assert first == draft.next()
+        assert draft.next() == draft.next()
         draft.take(40)
         second = draft.next()
         again = GgufDrafts("tiny-draft", "tiny", source.text, 1)
