@@ -1,16 +1,15 @@
-"""The formulas of a round against sums and simulations of their own, and averages that forget.
-
-Run: .venv/bin/python -m pytest tests/test_speculation.py -q
-"""
+"""The formulas of a round against sums and simulations of their own, and averages that forget."""
 
 import random
 from math import inf
-from statistics import fmean
+from statistics import fmean, median_low
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from hw_profiles.fading import FadingRatio, faded_rate, remaining_share
+from hw_profiles.fading import FadingRatio, RunningMedian, faded_rate, remaining_share
 from hw_profiles.speculation import accepted_tokens, reach
 
 FIRST = np.array([0.4, 0.65, 0.9, 0.7, 0.5])
@@ -60,3 +59,10 @@ def test_a_steady_rate_is_found() -> None:
         rate = faded_rate(rate, 3.0, 0.01, window_s=5.0)
     assert rate == pytest.approx(300.0, rel=0.01)
     assert faded_rate(rate, 0.0, inf, window_s=5.0) == 0
+
+
+@given(st.integers(1, 9), st.lists(st.integers(-3, 3) | st.floats(-1e9, 1e9), max_size=60))
+def test_a_running_median_is_the_low_median_of_the_window(window, values):
+    running = RunningMedian(window)
+    for count, value in enumerate(values, 1):
+        assert running.add(value) == median_low(values[max(0, count - window) : count])
