@@ -349,7 +349,7 @@ async def beside(flood: Flood) -> tuple[list[Answer], list[Flooder], SessionMana
 
 
 @pytest.mark.parametrize("name", FLOODS_BY_NAME)
-def test_a_flood_changes_no_word_of_a_neighbour_and_refuses_him_no_round(name: str) -> None:
+def test_a_flood_changes_no_word_of_a_neighbour_and_refuses_him_no_round(name):
     answers, flooders, manager = asyncio.run(beside(FLOODS_BY_NAME[name]))
     for number, answer in enumerate(answers, 1):
         assert list(answer.tokens) == continuation([number, 2, 3], 60)

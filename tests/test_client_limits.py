@@ -251,20 +251,20 @@ async def opened(address: str, prompt: tuple[int, ...]) -> Opened | Failure:
         return await first_reply(link, Open(prompt, SamplingParams(temperature=0, max_tokens=2)))
 
 
-def test_a_request_meets_the_limits_of_the_file(address: str) -> None:
+def test_a_request_meets_the_limits_of_the_file(address):
     taken = asyncio.run(opened(address, (3, 1, 4)))
     assert isinstance(taken, Opened) and taken.limits.max_draft == 5
     refused = asyncio.run(opened(address, (3, 1, 4, 1)))
     assert isinstance(refused, Failure) and "your tenant may send at most 3" in str(refused.error())
 
 
-def test_what_tenants_and_clients_may_take_has_no_flag() -> None:
+def test_what_tenants_and_clients_may_take_has_no_flag():
     assert {item.table for item in options(LimitsConfig)} == {"limits"}
     limits = {item.name for item in options(LimitsConfig)}
     assert limits <= {item.name for item in options(ServeConfig) if not item.flags}
 
 
-def test_a_relay_holds_them_too() -> None:
+def test_a_relay_holds_them_too():
     given = {item.name: item.default + 1 for item in options(LimitsConfig) if item.kind is int}
     serving = RelayConfig(**given, shared_address=True).serving
     assert {name: getattr(serving, name) for name in given} == given and serving.shared_address

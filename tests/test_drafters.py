@@ -314,7 +314,7 @@ def rows() -> np.ndarray:
 
 
 @pytest.mark.parametrize("params", LIMITED, ids=str)
-def test_a_draft_with_the_targets_logits_is_always_right(params) -> None:
+def test_a_draft_with_the_targets_logits_is_always_right(params):
     logits = rows()
     request = SampleRequest(range(POSITIONS), params, KEY, 40)
     target = NumpyScores(logits).sample_one(request)
@@ -322,7 +322,7 @@ def test_a_draft_with_the_targets_logits_is_always_right(params) -> None:
     assert [sampler.draw(row, 40 + number).id for number, row in enumerate(logits)] == target
 
 
-def test_a_draft_without_the_limits_would_be_wrong() -> None:
+def test_a_draft_without_the_limits_would_be_wrong():
     """So the test above says something: the same draws without top-k miss most of the tokens."""
     logits, params = rows(), SamplingParams(temperature=1.5, top_k=1)
     target = NumpyScores(logits).sample_one(SampleRequest(range(POSITIONS), params, KEY, 40))

@@ -127,7 +127,7 @@ def decode(engine: TorchEngine, decodings: list[Decoding], count: int) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_speculative_decoding_in_a_ragged_batch_equals_plain_greedy_decoding(family, engine, folder) -> None:
+def test_speculative_decoding_in_a_ragged_batch_equals_plain_greedy_decoding(family, engine, folder):
     model = plain_model(folder(family), family)
     decodings = []
     for i, length in enumerate((50, 3, 21)):
@@ -139,7 +139,7 @@ def test_speculative_decoding_in_a_ragged_batch_equals_plain_greedy_decoding(fam
         assert each.output[:NEW_TOKENS] == each.truth
 
 
-def test_a_step_equals_transformers_own_generate(engine, folder) -> None:
+def test_a_step_equals_transformers_own_generate(engine, folder):
     tokens = prompt(20, seed=5)
     generated = plain_model(folder("llama"), "llama").generate(
         torch.tensor([tokens]), max_new_tokens=20, do_sample=False, eos_token_id=VOCABULARY
@@ -179,7 +179,7 @@ def in_company(engine: TorchEngine, tokens: list[int], seed: int) -> torch.Tenso
 
 @pytest.mark.parametrize("family", EXACT_FAMILIES)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_exact_rows_have_the_same_bits_in_every_batch(family, dtype, engine) -> None:
+def test_exact_rows_have_the_same_bits_in_every_batch(family, dtype, engine):
     loaded, tokens = engine(family, dtype), prompt(150, seed=3)
     assert loaded.info.numerics == "exact"
     expected = alone(loaded, tokens)
@@ -188,14 +188,14 @@ def test_exact_rows_have_the_same_bits_in_every_batch(family, dtype, engine) -> 
         assert torch.equal(in_company(loaded, tokens, seed), expected)
 
 
-def test_experts_are_never_called_exact(engine, folder) -> None:
+def test_experts_are_never_called_exact(engine, folder):
     assert engine("qwen3_moe", "float64").info.numerics == "fast"
     with pytest.raises(SelfTestFailed, match="numerics fast"):
         load(str(folder("qwen3_moe")), dtype="float64", numerics="exact")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_fast_level_agrees_within_rounding(dtype, folder, engine) -> None:
+def test_the_fast_level_agrees_within_rounding(dtype, folder, engine):
     loaded = load(str(folder("llama")), "cpu", dtype, NUM_BLOCKS * 16, numerics="fast")
     assert (loaded.info.numerics, loaded.info.dtype) == ("fast", dtype)
     tokens = prompt(100, seed=3)
@@ -203,21 +203,21 @@ def test_the_fast_level_agrees_within_rounding(dtype, folder, engine) -> None:
     assert error < {"float32": 1e-4, "bfloat16": 0.6}[dtype]
 
 
-def test_info_states_the_model(engine, folder) -> None:
+def test_info_states_the_model(engine, folder):
     info = engine("llama", "float32").info
     assert info.model_id == str(folder("llama"))
     assert (info.vocab_size, info.context_length, info.eos_ids) == (VOCABULARY, 512, (2,))
     assert (info.dtype, info.device, info.num_blocks, info.block_size) == ("float32", "cpu", NUM_BLOCKS, 16)
 
 
-def test_several_eos_ids_come_from_the_generation_config(tmp_path) -> None:
+def test_several_eos_ids_come_from_the_generation_config(tmp_path):
     loaded = load(str(random_model("llama", tmp_path, eos_token_id=[2, 5])))
     assert loaded.info.eos_ids == (2, 5)
     # An unstated KV pool holds 64 full contexts, if memory allows
     assert loaded.info.num_blocks * 16 == 64 * 512
 
 
-def test_a_segment_may_want_no_rows(engine) -> None:
+def test_a_segment_may_want_no_rows(engine):
     loaded = engine("llama", "float32")
     assert len(loaded.forward([Sessions(loaded).segment("a", prompt(5, 0), 0, 0)]).logits) == 0
 
@@ -233,7 +233,7 @@ def poisoned(folder) -> TorchEngine:
     return loaded
 
 
-def test_a_bad_row_fails_its_own_session_only(poisoned, engine) -> None:
+def test_a_bad_row_fails_its_own_session_only(poisoned, engine):
     sessions, good = Sessions(poisoned), prompt(40, seed=1)
     good = [token % 96 for token in good]
     scores = poisoned.forward(
@@ -250,7 +250,7 @@ def test_a_bad_row_fails_its_own_session_only(poisoned, engine) -> None:
     assert torch.equal(reused.logits, alone(clean, good))
 
 
-def test_a_failed_step_leaves_the_sessions_as_they_were(engine, monkeypatch) -> None:
+def test_a_failed_step_leaves_the_sessions_as_they_were(engine, monkeypatch):
     loaded, tokens = engine("llama", "float32"), prompt(40, seed=2)
     sessions = Sessions(loaded)
     loaded.forward([sessions.segment("a", tokens[:30], 0, 0)])
@@ -271,6 +271,6 @@ def test_a_failed_step_leaves_the_sessions_as_they_were(engine, monkeypatch) -> 
 
 
 @pytest.mark.parametrize("token", [-1, VOCABULARY])
-def test_an_unknown_token_is_an_error_before_the_step(token, engine) -> None:
+def test_an_unknown_token_is_an_error_before_the_step(token, engine):
     with pytest.raises(EngineError):
         engine("llama", "float32").forward([Segment((token,), 0, (0,), 1)])

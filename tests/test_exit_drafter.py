@@ -5,7 +5,6 @@ Its drafts are held against those of the draft as a model of its own, which plai
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -67,7 +66,7 @@ def about(tmp_path_factory) -> ExitFile:
     return found
 
 
-def test_the_draft_is_a_part_of_the_target() -> None:
+def test_the_draft_is_a_part_of_the_target():
     """Its first layers, and between them and the norm its last one, which alone learns."""
     target = fresh_engine().network
     own = target.model.layers
@@ -127,7 +126,7 @@ def agrees(recorder: Recorder, model: LlamaForCausalLM) -> bool:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_texts_and_drafts_under_eviction_trees_and_shared_prefixes(reference, about, temperature) -> None:
+def test_texts_and_drafts_under_eviction_trees_and_shared_prefixes(reference, about, temperature):
     engine = fresh_engine()
     recorder = Recorder(beside(engine, about))
     prompts = [tuple(reference.encode(text)) for text in (*PROMPTS, *PROMPTS)]
@@ -154,7 +153,7 @@ def text_along(engine: TorchEngine, recorder: Recorder, text: tuple[int, ...], m
     return list(answer)
 
 
-def test_the_exit_computes_what_the_draft_as_a_model_computes(about) -> None:
+def test_the_exit_computes_what_the_draft_as_a_model_computes(about):
     """In float64, behind a text that the target has read in pieces, a rejected draft among them."""
     engine = fresh_engine()
     drafter, blocks = beside(engine, about), (4, 1, 7)
@@ -169,7 +168,7 @@ def test_the_exit_computes_what_the_draft_as_a_model_computes(about) -> None:
 
 
 @pytest.mark.parametrize("numerics", ["exact", "fast"])
-def test_no_bit_of_the_targets_depends_on_what_the_exit_writes(about, numerics) -> None:
+def test_no_bit_of_the_targets_depends_on_what_the_exit_writes(about, numerics):
     """A step gives the same numbers after a draft in its places as before it."""
     from verify_server.engine.torch import torch_engine
 
@@ -188,7 +187,7 @@ def test_no_bit_of_the_targets_depends_on_what_the_exit_writes(about, numerics) 
     assert torch.equal(engine.forward(tree).logits, wide)
 
 
-def test_a_draft_that_is_no_number_leaves_nothing_in_the_targets_memory(about) -> None:
+def test_a_draft_that_is_no_number_leaves_nothing_in_the_targets_memory(about):
     """A token that is only drafted has an embedding that is none."""
     engine = fresh_engine()
     head = engine.network.get_output_embeddings()
@@ -216,7 +215,7 @@ READ = ExitStates.read
 
 
 @pytest.mark.parametrize("fault", [None, shifted, silent])
-def test_a_planted_fault_is_seen_in_drafts_and_in_no_text(monkeypatch, reference, about, fault) -> None:
+def test_a_planted_fault_is_seen_in_drafts_and_in_no_text(monkeypatch, reference, about, fault):
     if fault:
         monkeypatch.setattr(ExitStates, "read", fault)
     engine = fresh_engine()
@@ -225,7 +224,7 @@ def test_a_planted_fault_is_seen_in_drafts_and_in_no_text(monkeypatch, reference
     assert agrees(recorder, alone(about)) == (fault is None)
 
 
-def test_an_exit_that_fails_costs_drafts_only(monkeypatch, reference, about, caplog) -> None:
+def test_an_exit_that_fails_costs_drafts_only(monkeypatch, reference, about, caplog):
     engine = fresh_engine()
     recorder = Recorder(beside(engine, about))
     monkeypatch.setattr(ExitStates, "_keys_values", lambda *_: 1 / 0)
@@ -234,7 +233,7 @@ def test_an_exit_that_fails_costs_drafts_only(monkeypatch, reference, about, cap
 
 
 @pytest.mark.parametrize("layers", [1, 3])
-def test_a_raw_exit_drafts_what_its_layers_say(reference, layers) -> None:
+def test_a_raw_exit_drafts_what_its_layers_say(reference, layers):
     engine = fresh_engine()
     recorder = Recorder(beside(engine, None, f"exit:{layers}"))
     assert text_along(engine, recorder, LONG) == reference.generate(LONG, max_tokens=8)[0]
@@ -248,7 +247,7 @@ def test_a_raw_exit_drafts_what_its_layers_say(reference, layers) -> None:
         assert not made.block.ids or made.block.ids[0] == int(logits.argmax())
 
 
-def test_weights_and_kv_are_there_once(about) -> None:
+def test_weights_and_kv_are_there_once(about):
     engine = fresh_engine()
     drafter = beside(engine, about)
     twin, network = drafter._engine._model.network, engine.network
@@ -259,7 +258,7 @@ def test_weights_and_kv_are_there_once(about) -> None:
     assert drafter._engine._model.memory is engine._model.memory
 
 
-def test_nothing_is_left_to_read_before_a_first_draft(about) -> None:
+def test_nothing_is_left_to_read_before_a_first_draft(about):
     """However long a prompt is: the planner must not think of a model that reads it first."""
     engine = fresh_engine()
     recorder = Recorder(beside(engine, about))
@@ -275,7 +274,7 @@ def target(engine=None, text=None) -> ServedModel:
     return ServedModel("tiny", engine or fresh_engine(), text or Vocabulary())
 
 
-def test_exits_that_do_not_belong_here_are_refused(about, tmp_path: Path) -> None:
+def test_exits_that_do_not_belong_here_are_refused(about, tmp_path):
     config = ServeConfig(model="tiny", draft_model=str(about.folder))
     with pytest.raises(UsageError, match="--engine torch, or an ordinary draft model"):
         exit_attach.early_exit(config, target(FakeEngine()))
@@ -296,19 +295,19 @@ def test_exits_that_do_not_belong_here_are_refused(about, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("layers", ["0", "-1", "40", "two", ""])
-def test_layers_that_a_target_does_not_have_are_refused(layers) -> None:
+def test_layers_that_a_target_does_not_have_are_refused(layers):
     with pytest.raises(UsageError, match=f"exit:{layers}: this target has exits behind layers 1 to"):
         exit_attach.early_exit(layers, ServeConfig(model="tiny"), target())
 
 
 @pytest.mark.parametrize("damage", ["[]", "{", '{"format": 2}', '{"format": 1, "layers": 0}'])
-def test_damaged_cards_are_refused(tmp_path, damage) -> None:
+def test_damaged_cards_are_refused(tmp_path, damage):
     (tmp_path / exit_file.ABOUT).write_text(damage)
     with pytest.raises(UnsupportedModel):
         exit_file.load(tmp_path)
 
 
-def test_a_folder_without_its_layer_is_refused(about, tmp_path) -> None:
+def test_a_folder_without_its_layer_is_refused(about, tmp_path):
     copied = replace(about, folder=tmp_path)
     with pytest.raises(NotFound, match="lacks its weights"):
         copied.weights()

@@ -84,7 +84,7 @@ def close(given: torch.Tensor, expected: torch.Tensor) -> bool:
 
 @pytest.mark.parametrize("family", ["llama", "gemma2"])
 @pytest.mark.parametrize("by_path", [False, True])
-def test_a_replay_computes_what_a_fresh_pass_does(family, by_path, network) -> None:
+def test_a_replay_computes_what_a_fresh_pass_does(family, by_path, network):
     """Every bucket in turn, in another order each time; what a replay leaves behind is nobody's."""
     plain, own = (model_of(network(family), by_path=by_path) for _ in range(2))
     capture = TapeCapture()
@@ -102,7 +102,7 @@ def test_a_replay_computes_what_a_fresh_pass_does(family, by_path, network) -> N
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2"])
-def test_a_replay_has_the_bits_of_the_same_pass_computed_anew(family, network) -> None:
+def test_a_replay_has_the_bits_of_the_same_pass_computed_anew(family, network):
     first, second = (model_of(network(family)) for _ in range(2))
     replayed, anew = FixedSteps(first, TapeCapture()), FixedSteps(second, skip_capture)
     texts = Texts(8)
@@ -113,7 +113,7 @@ def test_a_replay_has_the_bits_of_the_same_pass_computed_anew(family, network) -
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "mistral", "gemma2", "gemma3_text", "phi3"])
-def test_two_steps_of_one_bucket_launch_the_same_kernels(family, network) -> None:
+def test_two_steps_of_one_bucket_launch_the_same_kernels(family, network):
     """Nothing of a pass depends on what is in the buffers: only then a graph may stand for it."""
     names = []
     for seed in (1, 2):
@@ -124,7 +124,7 @@ def test_two_steps_of_one_bucket_launch_the_same_kernels(family, network) -> Non
     assert names[0] == names[1]
 
 
-def test_experts_are_chosen_in_the_middle_of_a_pass_and_known_by_name(network) -> None:
+def test_experts_are_chosen_in_the_middle_of_a_pass_and_known_by_name(network):
     """So they get no graph; see `capture_of`."""
     model = model_of(network("qwen3_moe"))
     with pytest.raises(AssertionError, match="waits for the device"):
@@ -132,7 +132,7 @@ def test_experts_are_chosen_in_the_middle_of_a_pass_and_known_by_name(network) -
     assert has_experts(model.network) and not has_experts(network("llama"))
 
 
-def test_a_row_that_is_none_writes_into_no_block(network) -> None:
+def test_a_row_that_is_none_writes_into_no_block(network):
     model = model_of(network("llama"))
     fixed = FixedSteps(model, skip_capture)
     fixed.run([Segment((5,), 0, (0,), 1)])
@@ -143,14 +143,14 @@ def test_a_row_that_is_none_writes_into_no_block(network) -> None:
         assert set(changed) <= {64, 65, 66, *range(BLOCKS * 16, BLOCKS * 16 + 16)}
 
 
-def test_a_step_too_large_for_every_bucket_is_left_to_the_caller(network) -> None:
+def test_a_step_too_large_for_every_bucket_is_left_to_the_caller(network):
     fixed = FixedSteps(model_of(network("llama")), skip_capture)
     blocks = tuple(range(20))
     assert fixed.run([Segment((1,) * 257, 0, blocks, 1)]) is None
     assert fixed.run([Segment((1,) * 3, 0, blocks, 1)]) is not None
 
 
-def test_without_memory_for_a_graph_the_step_is_left_to_the_caller(network) -> None:
+def test_without_memory_for_a_graph_the_step_is_left_to_the_caller(network):
     asked = []
 
     def no_memory(compute):
@@ -162,7 +162,7 @@ def test_without_memory_for_a_graph_the_step_is_left_to_the_caller(network) -> N
     assert len(asked) == 1  # not tried again
 
 
-def test_taps_hold_the_states_of_the_step_that_was_replayed(network) -> None:
+def test_taps_hold_the_states_of_the_step_that_was_replayed(network):
     plain, own = model_of(network("llama")), model_of(network("llama"))
     tap = HiddenTap(own.network, (0, 2))
     fixed = FixedSteps(own, TapeCapture(), [tap])
@@ -175,7 +175,7 @@ def test_taps_hold_the_states_of_the_step_that_was_replayed(network) -> None:
         assert given is not None and close(tap.stack_rows(given[1].live), expected)
 
 
-def test_the_check_at_load_counts_steps_and_fails_closed(network, monkeypatch) -> None:
+def test_the_check_at_load_counts_steps_and_fails_closed(network, monkeypatch):
     from opensled.core.errors import SelfTestFailed
 
     model = model_of(network("llama"))
@@ -191,7 +191,7 @@ def test_the_check_at_load_counts_steps_and_fails_closed(network, monkeypatch) -
         check_fixed(model, FixedSteps(model, skip_capture), is_exact=False)
 
 
-def test_an_engine_in_fixed_shapes_writes_the_same_text(tmp_path) -> None:
+def test_an_engine_in_fixed_shapes_writes_the_same_text(tmp_path):
     folder = str(random_model("llama", tmp_path))
     kinds = {"numerics": "fast", "kv_tokens": 512}
     plain = load(folder, "cpu", "float64", attention="sdpa", **kinds)
@@ -210,7 +210,7 @@ def greedy(engine) -> list[int]:
     return tokens
 
 
-def test_the_backends_that_read_by_a_table_are_known() -> None:
+def test_the_backends_that_read_by_a_table_are_known():
     names: Sequence[str] = ("gather", "triton") if _has_triton() else ("gather",)
     for name in names:
         assert isinstance(backend_of(name), fixed_steps.PagedBackend)
@@ -275,7 +275,7 @@ def plain_states(engine: TorchEngine, ids: tuple[int, ...]) -> Tensor:
 
 @pytest.mark.parametrize("numerics", ["auto", "fast"])
 @pytest.mark.parametrize("arch", ["llama", "qwen2", "qwen3", "mistral", "gemma2", "gemma3_text", "qwen3_moe"])
-def test_a_reader_gets_what_transformers_give(tapped, arch: str, numerics: str) -> None:
+def test_a_reader_gets_what_transformers_give(tapped, arch, numerics):
     """In pieces, beside another sequence, through a rejected draft, and through a tree of which one path stands."""
     engine, recorder = tapped(arch, dtype="float32", numerics=numerics)
     other = Segment(TEXT[::-1][:20], 0, (7, 1), 1)
@@ -290,7 +290,7 @@ def test_a_reader_gets_what_transformers_give(tapped, arch: str, numerics: str) 
     assert torch.allclose(states, plain_states(engine, TEXT[:22]), rtol=1e-3, atol=1e-3)
 
 
-def test_the_last_place_is_behind_the_final_norm(tapped) -> None:
+def test_the_last_place_is_behind_the_final_norm(tapped):
     engine, recorder = tapped("llama", dtype="float64")
     scores = engine.forward([Segment(TEXT, 0, TAPPED_BLOCKS, len(TEXT))])
     states, _ = recorder.along(TAPPED_BLOCKS, len(TEXT))
@@ -298,14 +298,14 @@ def test_the_last_place_is_behind_the_final_norm(tapped) -> None:
     assert torch.allclose(logits, scores.logits.double())
 
 
-def test_a_network_whose_places_cannot_be_told_is_refused(tmp_path: Path) -> None:
+def test_a_network_whose_places_cannot_be_told_is_refused(tmp_path):
     engine = torch_engine.load(str(random_model("llama", tmp_path)), device="cpu", kv_tokens=256)
     engine.network.get_decoder().norm = None
     with pytest.raises(UnsupportedModel, match="final norm"):
         HiddenTap(engine.network, TAPS)
 
 
-def test_a_network_that_adds_behind_a_hook_is_refused(tmp_path: Path) -> None:
+def test_a_network_that_adds_behind_a_hook_is_refused(tmp_path):
     """As some families scale what leaves a layer, or embeddings that were taken too early."""
     engine = torch_engine.load(str(random_model("llama", tmp_path)), device="cpu", kv_tokens=256)
     assert HiddenTap(engine.network, TAPS).stack_rows(3).shape == (3, len(TAPS), 48)
@@ -316,7 +316,7 @@ def test_a_network_that_adds_behind_a_hook_is_refused(tmp_path: Path) -> None:
         HiddenTap(engine.network, TAPS)
 
 
-def test_places_that_a_network_does_not_have(tmp_path: Path) -> None:
+def test_places_that_a_network_does_not_have(tmp_path):
     engine = torch_engine.load(str(random_model("llama", tmp_path)), device="cpu", kv_tokens=256)
     with pytest.raises(UnsupportedModel, match="3 layers"):
         HiddenTap(engine.network, (0, 4))

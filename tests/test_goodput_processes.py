@@ -46,7 +46,7 @@ def said(client: OpenAI, question: str, **sampling) -> str:
     return answer.choices[0].message.content or ""
 
 
-def test_all_devices_at_once_read_the_targets_own_words(devices, reference) -> None:
+def test_all_devices_at_once_read_the_targets_own_words(devices, reference):
     """One device falls silent in mid-answer and comes back when the others are done: its words are the same, too."""
     stream = client_of(devices["frozen"]).chat.completions.create(
         model="tiny", messages=[{"role": "user", "content": FROZEN}], max_tokens=TOKENS, temperature=0, stream=True

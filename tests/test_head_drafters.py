@@ -164,7 +164,7 @@ def agree(told: HeadDrafter, recorder: Recorder, most: int = 60) -> None:
     "temperature", [0.8, *(pytest.param(each, marks=pytest.mark.long) for each in (0.0, 1.0))]
 )
 @pytest.mark.parametrize("kind", DRAFTERS)
-def test_texts_and_drafts_under_eviction_trees_and_shared_prefixes(reference, kind, temperature) -> None:
+def test_texts_and_drafts_under_eviction_trees_and_shared_prefixes(reference, kind, temperature):
     engine = fresh_engine()
     recorder, told = beside(engine, kind, **({"markov": 6} if kind == "specformer" else {}))
     prompts = [tuple(reference.encode(text)) for text in (*PROMPTS, *PROMPTS)]
@@ -232,7 +232,7 @@ LONG = tuple(5 + 7 * place % 211 for place in range(40))
 
 @pytest.mark.parametrize("kind", DRAFTERS)
 @pytest.mark.parametrize("fault", [None, *PLANTED])
-def test_a_planted_fault_is_seen(monkeypatch, kind, fault) -> None:
+def test_a_planted_fault_is_seen(monkeypatch, kind, fault):
     if fault:
         monkeypatch.setattr(*PLANTED[fault])
     assert drafts_of(kind, LONG) == (fault is None)
@@ -240,7 +240,7 @@ def test_a_planted_fault_is_seen(monkeypatch, kind, fault) -> None:
 
 @pytest.mark.parametrize("kind", DRAFTERS)
 @pytest.mark.parametrize(("name", "wrong"), [("normalize", without_the_norm), ("embed", token_before)])
-def test_a_fault_in_what_is_the_targets(monkeypatch, kind, name, wrong) -> None:
+def test_a_fault_in_what_is_the_targets(monkeypatch, kind, name, wrong):
     """Of the two that are compared, only one has it."""
     engine = fresh_engine()
     recorder, told = beside(engine, kind)
@@ -251,7 +251,7 @@ def test_a_fault_in_what_is_the_targets(monkeypatch, kind, name, wrong) -> None:
         agree(told, recorder)
 
 
-def test_a_head_sees_the_newest_positions_of_a_long_text() -> None:
+def test_a_head_sees_the_newest_positions_of_a_long_text():
     """More than a window of them: what lies before it changes nothing, what lies in it does."""
     engine = torch_engine.load(
         str(model_path("tiny")), device="cpu", dtype="float64", kv_tokens=800, numerics="fast"
@@ -274,7 +274,7 @@ def test_a_head_sees_the_newest_positions_of_a_long_text() -> None:
 
 
 @pytest.mark.parametrize("kind", DRAFTERS)
-def test_a_head_that_fails_costs_drafts_only(monkeypatch, reference, kind, caplog) -> None:
+def test_a_head_that_fails_costs_drafts_only(monkeypatch, reference, kind, caplog):
     engine = fresh_engine()
     recorder, _ = beside(engine, kind)
     monkeypatch.setattr(recorder.inner._head, "read", lambda *_: 1 / 0)
@@ -304,12 +304,12 @@ def target(engine=None, text=None) -> ServedModel:
     return ServedModel("tiny", engine or fresh_engine(), text or Vocabulary())
 
 
-def test_a_head_is_loaded_beside_its_target(trained: HeadFile) -> None:
+def test_a_head_is_loaded_beside_its_target(trained):
     drafter = attach.specformer(ServeConfig(model="tiny", draft_model=str(trained.folder)), target())
     assert isinstance(drafter, PlaceDrafter) and drafter.reads_blocks and not drafter.needs_kv
 
 
-def test_heads_that_do_not_belong_here_are_refused(trained: HeadFile, tmp_path: Path) -> None:
+def test_heads_that_do_not_belong_here_are_refused(trained, tmp_path):
     config = ServeConfig(model="tiny", draft_model=str(trained.folder))
     with pytest.raises(UsageError, match="--engine torch"):
         attach.specformer(config, target(FakeEngine()))
@@ -345,7 +345,7 @@ def expected() -> list[int]:
 
 
 @pytest.mark.parametrize("kind", DRAFTERS)
-async def test_after_a_prefix_hit(kind: str, expected: list[int]) -> None:
+async def test_after_a_prefix_hit(kind, expected):
     engine = fresh_engine()
     recorder, told = beside(engine, kind)
     async with running(engine, drafter=recorder, policy=FOUR) as network:
@@ -361,7 +361,7 @@ async def test_after_a_prefix_hit(kind: str, expected: list[int]) -> None:
 
 
 @pytest.mark.parametrize("kind", DRAFTERS)
-async def test_over_a_link_that_loses_streams(kind: str, expected: list[int]) -> None:
+async def test_over_a_link_that_loses_streams(kind, expected):
     engine = fresh_engine()
     recorder, told = beside(engine, kind)
     weather = Weather(loss=0.3, duplicate=0.1, reorder=0.2, seed=7)
@@ -371,7 +371,7 @@ async def test_over_a_link_that_loses_streams(kind: str, expected: list[int]) ->
 
 
 @pytest.mark.parametrize("kind", DRAFTERS)
-async def test_on_another_server_the_head_reads_all_of_the_text(kind: str, expected: list[int]) -> None:
+async def test_on_another_server_the_head_reads_all_of_the_text(kind, expected):
     """What a device sends to a server that takes over: prompt, what is committed, and the same seed."""
     engine = fresh_engine()
     recorder, told = beside(engine, kind)

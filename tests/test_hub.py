@@ -43,14 +43,14 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
     return Hub(tmp_path / "hub")
 
 
-def test_the_commit_of_the_first_download_stays(hub: Hub) -> None:
+def test_the_commit_of_the_first_download_stays(hub):
     assert fetch_pinned("some/weights", hub.fetch).name == COMMIT
     hub.newest = NEWER
     assert fetch_pinned("some/weights", hub.fetch).name == COMMIT
     assert hub.asked == [None, COMMIT]
 
 
-def test_other_bytes_are_refused(hub: Hub) -> None:
+def test_other_bytes_are_refused(hub):
     folder = fetch_pinned("some/weights", hub.fetch)
     hub.files["model.safetensors"] = b"other weights"
     with pytest.raises(ModelError, match=rf"model\.safetensors .* {COMMIT} .* remove .*some--weights\.json"):
@@ -59,7 +59,7 @@ def test_other_bytes_are_refused(hub: Hub) -> None:
     assert fetch_pinned("some/weights", hub.fetch) == folder
 
 
-def test_files_that_others_left_out_are_added(hub: Hub) -> None:
+def test_files_that_others_left_out_are_added(hub):
     hub.files.pop("model.safetensors")
     fetch_pinned("some/weights", hub.fetch)
     hub.files["model.safetensors"] = b"weights"
@@ -67,7 +67,7 @@ def test_files_that_others_left_out_are_added(hub: Hub) -> None:
     assert set(json.loads(pin_file("some/weights").read_text())["files"]) == set(FILES)
 
 
-def test_a_file_that_did_not_change_is_not_read_again(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_did_not_change_is_not_read_again(hub, monkeypatch):
     folder = fetch_pinned("some/weights", hub.fetch)
     monkeypatch.setattr("hashlib.sha256", None)
     assert fetch_pinned("some/weights", lambda commit: folder) == folder
@@ -76,7 +76,7 @@ def test_a_file_that_did_not_change_is_not_read_again(hub: Hub, monkeypatch: pyt
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"commit": 1, "files": 3}', '{"commit": "", "files": {"a": 1}}']
 )
-def test_a_record_that_cannot_be_read_is_named(hub: Hub, text: str) -> None:
+def test_a_record_that_cannot_be_read_is_named(hub, text):
     pin_file("some/weights").parent.mkdir(parents=True)
     pin_file("some/weights").write_text(text)
     with pytest.raises(ModelError, match=r"some--weights\.json cannot be read: .*; remove it"):
@@ -84,7 +84,7 @@ def test_a_record_that_cannot_be_read_is_named(hub: Hub, text: str) -> None:
     assert hub.asked == []
 
 
-def test_a_folder_without_a_commit_is_refused(hub: Hub, tmp_path: Path) -> None:
+def test_a_folder_without_a_commit_is_refused(hub, tmp_path):
     with pytest.raises(ModelError, match="names no commit"):
         fetch_pinned("some/weights", lambda commit: tmp_path)
 
@@ -104,7 +104,7 @@ def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_the_checkout_brings_the_tiny_family() -> None:
+def test_the_checkout_brings_the_tiny_family():
     assert {"tiny", "tiny-hub", "tiny-draft"} <= set(store.known_models())
     for name in ("tiny", "tiny-hub"):
         assert store.model_path(name, "*.safetensors").is_dir()
@@ -113,12 +113,12 @@ def test_the_checkout_brings_the_tiny_family() -> None:
     assert store.model_file("tiny-draft", "*.onnx").is_file()
 
 
-def test_a_wheel_brings_them_inside_the_package(wheel: Path) -> None:
+def test_a_wheel_brings_them_inside_the_package(wheel):
     assert store.known_models() == ["tiny", "tiny-draft"]
     assert store.model_path("tiny") == wheel / "tiny"
 
 
-def test_paths_of_files_and_folders(wheel: Path, tmp_path: Path) -> None:
+def test_paths_of_files_and_folders(wheel, tmp_path):
     file = wheel / "tiny-draft/draft-q8_0.gguf"
     assert store.model_path(str(tmp_path)) == tmp_path
     assert store.model_path(str(file), "*.gguf") == file
@@ -136,18 +136,18 @@ def test_paths_of_files_and_folders(wheel: Path, tmp_path: Path) -> None:
         ("", None, "no model ''"),
     ],
 )
-def test_missing_models_are_named_with_a_next_step(wheel: Path, name: str, must_have: str, said: str) -> None:
+def test_missing_models_are_named_with_a_next_step(wheel, name, must_have, said):
     with pytest.raises(NotFound, match=said):
         store.model_path(name, must_have)
 
 
-def test_several_files_are_no_choice(wheel: Path) -> None:
+def test_several_files_are_no_choice(wheel):
     (wheel / "tiny-draft/other-q4_0.gguf").write_bytes(b"GGUF")
     with pytest.raises(NotFound, match=r"several \*.gguf.*draft-q8_0.gguf, other-q4_0.gguf"):
         store.model_file("tiny-draft", "*.gguf")
 
 
-def test_nothing_bundled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_bundled(tmp_path, monkeypatch):
     monkeypatch.setattr(store, "_FOLDERS", (tmp_path / "a", tmp_path / "b"))
     assert store.known_models() == []
     with pytest.raises(NotFound, match="models here: none"):
@@ -165,11 +165,11 @@ def test_nothing_bundled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         ("a/b/c", False),
     ],
 )
-def test_hub_ids(name: str, expected: bool) -> None:
+def test_hub_ids(name, expected):
     assert store.is_hub_id(name) is expected
 
 
-def test_an_existing_path_is_no_hub_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_existing_path_is_no_hub_id(tmp_path, monkeypatch):
     (tmp_path / "models/mine").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     assert not store.is_hub_id("models/mine")

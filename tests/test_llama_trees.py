@@ -119,9 +119,7 @@ def step(engine: LlamaCppEngine, lives: Sequence[Life], check: Callable[[Life, n
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("seed", range(3))
-def test_trees_of_sessions_that_come_and_go_have_the_logits_of_their_paths(
-    family, seed, engine, expected
-) -> None:
+def test_trees_of_sessions_that_come_and_go_have_the_logits_of_their_paths(family, seed, engine, expected):
     loaded, chance = engine(family), random.Random(seed)
     pool = BlockPool(NUM_BLOCKS, BLOCK, loaded.forget if seed else None)
     lives = [Life(pool, 10 * seed + number) for number in range(4)]
@@ -137,7 +135,7 @@ def test_trees_of_sessions_that_come_and_go_have_the_logits_of_their_paths(
                 lives[number] = Life(pool, 1000 * (turn + 1) + number)
 
 
-def test_more_branches_than_sequences_take_several_passes(engine, expected, monkeypatch) -> None:
+def test_more_branches_than_sequences_take_several_passes(engine, expected, monkeypatch):
     """Whatever pass a session was in, its text goes on after the path that stands."""
     loaded, passes = engine("llama"), []
     decode = loaded._cache.decode
@@ -164,7 +162,7 @@ def test_more_branches_than_sequences_take_several_passes(engine, expected, monk
         assert_close(after, expected("llama", [*text, 7], DraftBlock(0)))
 
 
-def test_the_path_that_stands_is_not_computed_again(engine, monkeypatch) -> None:
+def test_the_path_that_stands_is_not_computed_again(engine, monkeypatch):
     loaded, computed = engine("llama"), []
     decode = loaded._cache.decode
 
@@ -180,7 +178,7 @@ def test_the_path_that_stands_is_not_computed_again(engine, monkeypatch) -> None
     assert computed == [8, 1]
 
 
-def test_where_branches_are_computed_wrong_trees_are_not_offered(gguf_of, monkeypatch) -> None:
+def test_where_branches_are_computed_wrong_trees_are_not_offered(gguf_of, monkeypatch):
     """A llama.cpp that lets a token see all cells of its session."""
 
     def blind(piece: LlamaPiece) -> tuple[np.ndarray, np.ndarray]:

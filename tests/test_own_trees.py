@@ -66,13 +66,13 @@ class TwoWays(ServerDrafter):
         return DraftBlock(ask.length, tuple(tokens), self._parents or tuple(parents))
 
 
-def test_a_tree_brings_what_no_chain_of_it_would() -> None:
+def test_a_tree_brings_what_no_chain_of_it_would():
     texts, stats = counted(TwoWays(), engine(), policy=EIGHT)
     assert texts == [EXPECTED]
     assert stats.steps <= 12 and stats.own.accepted >= 28
 
 
-def test_a_tree_has_four_tokens_for_each_of_a_chain() -> None:
+def test_a_tree_has_four_tokens_for_each_of_a_chain():
     """Four of the six, asked for one: two of each step stand."""
     texts, stats = counted(TwoWays(), engine(), policy=Fcfs(float("inf"), 1))
     assert texts == [EXPECTED]
@@ -85,7 +85,7 @@ class OfChains(FakeEngine):
         return replace(super().info, max_tree=0)
 
 
-def test_where_no_trees_are_taken_none_is_asked_for() -> None:
+def test_where_no_trees_are_taken_none_is_asked_for():
     drafter = TwoWays()
     texts, stats = counted(drafter, OfChains(num_blocks=400), policy=EIGHT)
     assert texts == [EXPECTED]
@@ -94,7 +94,7 @@ def test_where_no_trees_are_taken_none_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize("acceptance", [0.0, 0.6, 1.0])
-def test_a_chain_of_the_device_and_a_tree_of_the_server_are_one_tree(acceptance) -> None:
+def test_a_chain_of_the_device_and_a_tree_of_the_server_are_one_tree(acceptance):
     texts, stats = counted(
         TwoWays(), engine(), device=lambda: OracleDrafter(acceptance, seed=1), policy=EIGHT
     )
@@ -115,13 +115,13 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_is_no_tree_costs_drafts_only(name) -> None:
+def test_what_is_no_tree_costs_drafts_only(name):
     texts, stats = counted(TwoWays(BAD[name]), engine(), policy=EIGHT)
     assert texts == [EXPECTED]
     assert stats.own.tokens == 0 and stats.steps == 40
 
 
-def test_a_tree_ends_before_an_id_that_the_target_does_not_know() -> None:
+def test_a_tree_ends_before_an_id_that_the_target_does_not_know():
     block = DraftBlock(5, tuple(DraftToken(id, 0.5) for id in (1, 2, 99, 3)), (-1, -1, 0, 1))
 
     class Once(ServerDrafter):
@@ -160,7 +160,7 @@ def verified(
     return set(own_tree(*BUSHY).cut(limits, text, most, 0.0, device).verified.ids)
 
 
-def test_how_much_of_a_tree_is_verified() -> None:
+def test_how_much_of_a_tree_is_verified():
     assert len(verified(Text())) == 6, "the largest tree"
     assert len(verified(Text(), 3)) == 3, "what was planned"
     assert len(verified(Text(free=5))) == 5, "what memory holds"
@@ -169,7 +169,7 @@ def test_how_much_of_a_tree_is_verified() -> None:
     assert not verified(Text(useful=0))
 
 
-def test_beside_a_device_a_tree_takes_what_its_draft_leaves() -> None:
+def test_beside_a_device_a_tree_takes_what_its_draft_leaves():
     device = DraftBlock(100, tuple(map(DraftToken, (1, 2, 3))))
     assert len(verified(Text(), None, device)) == 3
     assert len(verified(Text(free=4), None, device)) == 1
@@ -177,7 +177,7 @@ def test_beside_a_device_a_tree_takes_what_its_draft_leaves() -> None:
     assert not verified(Text(), None, device, LIMITS._replace(tree_reads=150))
 
 
-def test_what_stands_of_a_tree_is_learned_by_its_depth() -> None:
+def test_what_stands_of_a_tree_is_learned_by_its_depth():
     draft = own_tree(-1, -1, 0, 1)
     before = draft.estimate.forecast
     assert draft.judge(draft.cut(LIMITS, Text(), None, 0.0), (11, 13, 7)) == 2
@@ -201,7 +201,7 @@ chains = st.lists(ids, max_size=5).map(lambda found: DraftBlock(5, tuple(map(Dra
 
 
 @given(chains, trees)
-def test_a_chain_and_a_tree_are_joined(chain: DraftBlock, tree: DraftBlock) -> None:
+def test_a_chain_and_a_tree_are_joined(chain, tree):
     both = together(chain, tree)
     assert paths(both) == paths(chain) | paths(tree)
     assert all(parent < place for place, parent in enumerate(both.parents))
@@ -256,7 +256,7 @@ def tokens_per_round(found: list[Answer]) -> float:
 
 @pytest.mark.parametrize("policy", [Fcfs(FOREVER), Goodput(0.5)], ids=["fcfs", "goodput"])
 @pytest.mark.parametrize("weather", [Weather(), STORM], ids=["calm", "storm"])
-def test_with_trees_the_text_is_the_targets(policy, weather) -> None:
+def test_with_trees_the_text_is_the_targets(policy, weather):
     found = asyncio.run(answers(FakeEngine(num_blocks=200), policy, weather, SessionLimits(linger=0.2), 12))
     for prompt, answer in zip(PROMPTS, found, strict=True):
         assert list(answer.tokens) == continuation(prompt, 60)
@@ -265,7 +265,7 @@ def test_with_trees_the_text_is_the_targets(policy, weather) -> None:
         assert tokens_per_round(found) == pytest.approx(5, abs=0.3)
 
 
-def test_a_sequence_may_ask_for_what_server_and_engine_allow() -> None:
+def test_a_sequence_may_ask_for_what_server_and_engine_allow():
     limits = session_limits(
         ServeConfig(max_tree=20), ServedModel("fake", FakeEngine(), FakeText()), Tenants()
     )
@@ -292,7 +292,7 @@ class OneBranch(FakeEngine):
         return super().forward(segments)
 
 
-def test_a_tree_that_would_hold_others_up_is_cut() -> None:
+def test_a_tree_that_would_hold_others_up_is_cut():
     found = asyncio.run(
         answers(OneBranch(num_blocks=200), Fcfs(FOREVER), Weather(), SessionLimits(linger=0.2), 12)
     )
@@ -300,7 +300,7 @@ def test_a_tree_that_would_hold_others_up_is_cut() -> None:
         assert list(answer.tokens) == continuation(prompt, 60)
 
 
-def test_a_server_of_chains_gets_chains() -> None:
+def test_a_server_of_chains_gets_chains():
     limits = SessionLimits(linger=0.2, max_tree=0)
     found = asyncio.run(answers(FakeEngine(num_blocks=200), Fcfs(FOREVER), Weather(), limits, 12))
     for prompt, answer in zip(PROMPTS, found, strict=True):

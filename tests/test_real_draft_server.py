@@ -51,7 +51,7 @@ def served() -> Iterator[ServerFactory]:
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
-def test_a_text_is_the_engines_own(engine, served, sampling, monkeypatch) -> None:
+def test_a_text_is_the_engines_own(engine, served, sampling, monkeypatch):
     alone = asyncio.run(answers(engine, "none", sampling, 1))
     drafted = []
 

@@ -88,7 +88,7 @@ def expected(engine: TorchEngine, sampling: dict) -> list[tuple[int, ...]]:
 @pytest.mark.parametrize("at_once", [1, AT_ONCE], ids=["one by one", "at once"])
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 @pytest.mark.parametrize("drafter", DRAFTERS_TESTED)
-def test_a_text_is_the_engines_own(engine: TorchEngine, drafter: str, sampling: dict, at_once: int) -> None:
+def test_a_text_is_the_engines_own(engine, drafter, sampling, at_once):
     given = asyncio.run(answers(engine, drafter, sampling, at_once))
     assert given == expected(engine, sampling)
     assert len(given) == min(COUNT, 60) and all(given)

@@ -81,7 +81,7 @@ def test_torch_and_numpy_recover_the_same_tokens():
         assert other.probs_of([row], ids[:1], params) == pytest.approx(probs, abs=1e-13)
 
 
-def test_samples_follow_the_target_distribution() -> None:
+def test_samples_follow_the_target_distribution():
     logits = torch.randn(1, 20, generator=torch.Generator().manual_seed(0)).expand(20_000, -1)
     params = SamplingParams(temperature=0.7)
     drawn = TorchScores(logits).sample_one(SampleRequest(range(20_000), params, KEY, 0))

@@ -26,13 +26,13 @@ ROOT = Path(__file__).resolve().parents[1]
 TOKENS, EIGHT = 40, Fcfs(float("inf"), 8)
 
 
-def test_there_are_the_heads_that_the_docs_name() -> None:
+def test_there_are_the_heads_that_the_docs_name():
     kinds = {"smollm2": ("ctc", "specformer"), "tiny": ("ctc", "specformer")}
     assert [path.name for path in HEADS] == [f"{target}-{kind}" for target in kinds for kind in kinds[target]]
 
 
 @pytest.mark.parametrize("folder", HEADS, ids=lambda path: path.name)
-def test_a_head_is_whole_and_small(folder: Path) -> None:
+def test_a_head_is_whole_and_small(folder):
     assert (folder / WEIGHTS).stat().st_size <= 12 * MEGABYTE
     head = head_file.load(folder)
     target, _, kind = folder.name.partition("-")
@@ -43,7 +43,7 @@ def test_a_head_is_whole_and_small(folder: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_head_is_shipped_in_four_bits(tmp_path: Path) -> None:
+def test_a_head_is_shipped_in_four_bits(tmp_path):
     """The command that made it: what it says of the smaller head is what its file says."""
     whole = bundled_folder() / "_heads/tiny-ctc"
     found = shrink(head_file.load(whole), tmp_path / "work", tmp_path / "out")
@@ -53,7 +53,7 @@ def test_a_head_is_shipped_in_four_bits(tmp_path: Path) -> None:
     assert (tmp_path / "out" / WEIGHTS).stat().st_size < 0.6 * (whole / WEIGHTS).stat().st_size
 
 
-def test_all_models_together_are_small_and_devices_get_no_head() -> None:
+def test_all_models_together_are_small_and_devices_get_no_head():
     files = [path for path in (ROOT / "models").rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) <= 80 * MEGABYTE
     assert "_heads" not in (ROOT / "deploy/edge/pyproject.toml").read_text()
@@ -80,9 +80,7 @@ def prompts_of(target: ServedModel) -> list[tuple[int, ...]]:
 @pytest.mark.parametrize(
     ("kind", "temperature"), [pytest.param("ctc", 0.8, marks=pytest.mark.long), ("specformer", 0.0)]
 )
-def test_the_heads_of_tiny_draft_what_tiny_writes(
-    reference: Reference, kind: str, temperature: float
-) -> None:
+def test_the_heads_of_tiny_draft_what_tiny_writes(reference, kind, temperature):
     config = ServeConfig(model="tiny", dtype="float64", numerics="fast", kv_tokens=4000, server_drafter=kind)
     target = load(config)
     drafter = SERVER_DRAFTERS.get(kind)(config, target)

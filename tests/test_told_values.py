@@ -88,7 +88,7 @@ security: transfers | {} of a tenant, … {} in all; {} minutes; {} MB/s => adap
 
 
 @pytest.mark.parametrize("row", TOLD.strip().splitlines())
-def test_a_page_tells_the_value_of_the_code(row: str) -> None:
+def test_a_page_tells_the_value_of_the_code(row):
     told, of_code = row.split(" => ")
     page, sentence = told.split(": ", 1)
     module, values = of_code.split(": ", 1)
@@ -100,7 +100,7 @@ def test_a_page_tells_the_value_of_the_code(row: str) -> None:
     assert re.search(pattern, " ".join(text.split())), held
 
 
-def test_the_lists_that_the_pages_repeat_are_whole() -> None:
+def test_the_lists_that_the_pages_repeat_are_whole():
     readme = (ROOT / "README.md").read_text()
     tests = set(re.findall(r"^((?:test-|vllm-test)[a-z]*):", (ROOT / "Makefile").read_text(), re.M))
     assert tests and tests <= set(re.findall(r"[\w-]+", readme.partition("make test ")[2].partition("\n")[0]))
@@ -125,14 +125,14 @@ def extras_of(file: str) -> set[str]:
     return {*tomllib.loads((ROOT / file).read_text())["project"]["optional-dependencies"]}
 
 
-def test_what_no_configuration_file_may_set_is_named() -> None:
+def test_what_no_configuration_file_may_set_is_named():
     all_options = [option for verb in VERBS for option in options(CONFIGS.get(verb))]
     typed = {option.name.replace("_", "-") for option in all_options if option.typed}
     told = (ROOT / "docs/operations.md").read_text().partition("config.toml` (not")[2].partition(")")[0]
     assert set(re.findall(r"`--([\w-]+)`", told)) == typed
 
 
-def test_ends_of_names_of_this_machine_are_those_that_only_networks_give() -> None:
+def test_ends_of_names_of_this_machine_are_those_that_only_networks_give():
     told = (ROOT / "docs/security.md").read_text().partition("an end that only networks give, such as ")[2]
     ends = re.findall(r"`(?:\.TAILNET)?(\.[a-z.]+)`", told.partition(", with TLS")[0])
     assert len(ends) == 3 and set(ends) <= set(NEAR_NAMES)

@@ -23,10 +23,10 @@ def rows(tmp_path_factory) -> list[dict]:
     return [json.loads(line) for line in said.splitlines()]
 
 
-def test_the_kernels_fit(rows) -> None:
+def test_the_kernels_fit(rows):
     assert [row["kernel"] for row in rows].count("attend_split") == 4
     assert all(0 < row["shared"] <= SHARED for row in rows)
 
 
-def test_nothing_spills_without_a_window(rows) -> None:
+def test_nothing_spills_without_a_window(rows):
     assert not [row for row in rows if row["stack"] and not row.get("window")]
