@@ -68,7 +68,6 @@ SLOWEST = (
     "test_known_geometry",
     "test_plan_answers",
     "test_training",
-    "test_edge_lossless",
     "test_hierarchy_lossless",
     "test_hierarchy_planner",
     "test_tree_engine",

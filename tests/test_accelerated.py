@@ -1,6 +1,5 @@
 """A draft model with tables in front: same drafts, fewer passes."""
 
-import asyncio
 import random
 
 import numpy as np
@@ -15,7 +14,6 @@ from opensled.core.noise import noise_key
 from opensled.core.sampling import Sampler
 from tests.drafter_contract import BLOCK, DrafterContract, ids, pull
 from tests.test_drafters import ToyDrafter
-from tests.test_lossless import answer_all, cases, check
 from tests.tiny_drafts import TEXT, TINY_DRAFT, tiny_tokenizer
 
 ACCELERATED = "accelerated:llamacpp"
@@ -188,11 +186,3 @@ class TestLlamaCpp:
         drafter.begin([1, 2, 3], GREEDY)
         with pytest.raises(EngineError, match="closed"):
             pull(drafter)
-
-
-def test_rule_ratio_is_greedy_at_temperature_zero(exact64):
-    pytest.importorskip("llama_cpp")
-    wanted = [case for case in cases() if case.params.temperature == 0]
-    answers = asyncio.run(answer_all(exact64, wanted, ACCELERATED, rule="ratio"))
-    check(wanted, answers)
-    assert sum(round.accepted for answer in answers for round in answer.rounds) > 0

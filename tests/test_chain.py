@@ -21,8 +21,8 @@ from opensled.core.noise import noise_key
 from opensled.core.protocol import Truth
 from opensled.core.sampling import Sampler
 from tests.drafter_contract import BLOCK, DrafterContract, ids, pull
+from tests.lossless import answer_all, cases, check
 from tests.test_drafters import ToyDrafter
-from tests.test_lossless import IMPATIENT, STORM, answer_all, cases, check
 from tests.tiny_drafts import tiny_info
 
 CHAIN = "chain:cacheback,llamacpp"
@@ -252,31 +252,11 @@ def test_where_no_target_verifies_only_the_model_writes(alone):
         assert (next(copier.propose(), None) is None) == alone
 
 
-@pytest.mark.parametrize(
-    ("drafter", "stop"),
-    [(CHAIN, FixedLength(4)), (BOTH, FixedLength(5, tree=16))],
-    ids=["chains", "trees, and a model with tables in front"],
-)
-def test_sixteen_mixed_sessions_in_a_storm(exact64, drafter, stop):
-    pytest.importorskip("llama_cpp")
-    answers = asyncio.run(answer_all(exact64, cases(), drafter, stop=stop, weather=STORM, patience=IMPATIENT))
-    check(cases(), answers)
-    assert sum(answer.reopened for answer in answers) > 0
-
-
-def test_rule_ratio_is_greedy_at_temperature_zero(exact64):
-    pytest.importorskip("llama_cpp")
-    wanted = [case for case in cases() if case.params.temperature == 0]
-    answers = asyncio.run(answer_all(exact64, wanted, CHAIN, rule="ratio"))
-    check(wanted, answers)
-    assert sum(round.accepted for answer in answers for round in answer.rounds) > 0
-
-
-def test_its_rounds_bring_more_than_those_of_the_tables_alone(exact64):
+async def test_its_rounds_bring_more_than_those_of_the_tables_alone(exact64):
     pytest.importorskip("llama_cpp")
     tokens = {}
     for drafter in ("cacheback", CHAIN):
-        answers = asyncio.run(answer_all(exact64, cases(), drafter))
+        answers = await answer_all(exact64, cases(), drafter)
         check(cases(), answers)
         rounds = [round for answer in answers for round in answer.rounds]
         tokens[drafter] = sum(len(round.tokens) for round in rounds) / len(rounds)

@@ -1,18 +1,17 @@
 """Shared KV on the llama.cpp engine: every row is what a fresh context gives that knows its text only."""
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 
 import llama_cpp
 import numpy as np
 import pytest
 
-from opensled.models.llama import LlamaModel
-from opensled.models.step_threads import StepThreads
-from tests.test_llamacpp_engine import BLOCK, FAMILIES, NUM_BLOCKS, assert_close, tokens_of
-from tests.tiny_gguf import VOCABULARY, random_gguf
+from tests.llamacpp_cache import BLOCK, FAMILIES, NUM_BLOCKS, assert_close, tokens_of
+from tests.llamacpp_cache import engine as engine
+from tests.llamacpp_cache import fresh as fresh
+from tests.llamacpp_cache import gguf_of as gguf_of
+from tests.tiny_gguf import VOCABULARY
 from verify_server.engine.base import Segment
 from verify_server.engine.llamacpp import llama_engine as llamacpp
 from verify_server.engine.llamacpp.llama_batch import LlamaPiece
@@ -22,31 +21,6 @@ from verify_server.kv.blocks import BlockPool, BlockTable, OutOfBlocks
 
 KEY = b"a secret of this test"
 HEAD = tuple(tokens_of(40, 99))  # that texts have in common
-
-
-@pytest.fixture(scope="module")
-def gguf_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    folder = tmp_path_factory.mktemp("gguf")
-    return cache(lambda family: random_gguf(family, folder / f"{family}.gguf"))
-
-
-@pytest.fixture
-def engine(gguf_of) -> Callable[[str], LlamaCppEngine]:
-    return lambda family: llamacpp.load(gguf_of(family), threads=1, kv_tokens=NUM_BLOCKS * BLOCK)
-
-
-@pytest.fixture(scope="module")
-def fresh(gguf_of) -> Callable[[str, Sequence[int]], np.ndarray]:
-    """Logits after each token of a text, from a cache that holds nothing else."""
-    cache_of = cache(
-        lambda family: LlamaCache(LlamaModel(gguf_of(family)), cells=256, sequences=1, threads=StepThreads(1))
-    )
-
-    def logits(family: str, tokens: Sequence[int]) -> np.ndarray:
-        cache_of(family).truncate(0, 0)
-        return cache_of(family).decode([LlamaPiece(0, 0, tokens, len(tokens))])
-
-    return logits
 
 
 def counted(loaded: LlamaCppEngine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -148,8 +122,11 @@ def test_texts_that_begin_alike_come_roll_back_and_go(
     assert pool.hits > 0
 
 
-def pool_of(loaded: LlamaCppEngine) -> BlockPool:
-    return BlockPool(NUM_BLOCKS, BLOCK, loaded.forget, KEY, loaded.rest)
+@pytest.fixture
+def alone(engine, monkeypatch):
+    """An engine, the tokens that it computes pass by pass, and its pool."""
+    loaded = engine("llama")
+    return loaded, counted(loaded, monkeypatch), BlockPool(NUM_BLOCKS, BLOCK, loaded.forget, KEY, loaded.rest)
 
 
 def told(loaded: LlamaCppEngine, life: Life, **plan) -> np.ndarray:
@@ -159,11 +136,9 @@ def told(loaded: LlamaCppEngine, life: Life, **plan) -> np.ndarray:
     return logits
 
 
-def test_what_another_session_computed_is_not_computed_again(engine, fresh, monkeypatch):
+def test_what_another_session_computed_is_not_computed_again(alone, fresh):
     """While that one lives, and after it."""
-    loaded = engine("llama")
-    computed = counted(loaded, monkeypatch)
-    pool = pool_of(loaded)
+    loaded, computed, pool = alone
     first, second, third = (Life(pool, (*HEAD, number)) for number in (7, 8, 9))
     told(loaded, first)
     assert_close(told(loaded, second), fresh("llama", (*HEAD, 8))[-1:])
@@ -172,10 +147,8 @@ def test_what_another_session_computed_is_not_computed_again(engine, fresh, monk
     assert computed == [41, 41 - 32, 41 - 32]
 
 
-def test_a_rollback_of_one_takes_nothing_from_another(engine, fresh, monkeypatch):
-    loaded = engine("llama")
-    computed = counted(loaded, monkeypatch)
-    pool = pool_of(loaded)
+def test_a_rollback_of_one_takes_nothing_from_another(alone, fresh):
+    loaded, computed, pool = alone
     first, second = Life(pool, (*HEAD, 7)), Life(pool, (*HEAD, 8))
     told(loaded, first)
     told(loaded, second, draft=[3] * 12)  # beyond a block; nothing of it stands
@@ -184,19 +157,15 @@ def test_a_rollback_of_one_takes_nothing_from_another(engine, fresh, monkeypatch
     assert computed == [41, 9 + 12, 4, 1]
 
 
-def test_tenants_share_nothing(engine, fresh, monkeypatch):
-    loaded = engine("llama")
-    computed = counted(loaded, monkeypatch)
-    pool = pool_of(loaded)
+def test_tenants_share_nothing(alone):
+    loaded, computed, pool = alone
     for tenant in "ab":
         told(loaded, Life(pool, (*HEAD, 7), tenant=tenant))
     assert computed == [41, 41] and pool.hits == 0
 
 
-def test_a_preempted_session_finds_what_others_still_hold(engine, fresh, monkeypatch):
-    loaded = engine("llama")
-    computed = counted(loaded, monkeypatch)
-    pool = pool_of(loaded)
+def test_a_preempted_session_finds_what_others_still_hold(alone, fresh):
+    loaded, computed, pool = alone
     first, second = Life(pool, (*HEAD, 7)), Life(pool, (*HEAD, 8))
     told(loaded, first)
     told(loaded, second)
@@ -205,11 +174,9 @@ def test_a_preempted_session_finds_what_others_still_hold(engine, fresh, monkeyp
     assert computed == [41, 9, 10]
 
 
-def test_blocks_with_the_same_text_serve_each_other(engine, fresh, monkeypatch):
+def test_blocks_with_the_same_text_serve_each_other(alone, fresh):
     """Two sessions computed the same text at once; a third one has the first block of one and the next of the other."""
-    loaded = engine("llama")
-    computed = counted(loaded, monkeypatch)
-    pool = pool_of(loaded)
+    loaded, computed, pool = alone
     text = (*HEAD[:16], *tokens_of(16, 1), 5)
     first, second = Life(pool, (*HEAD[:16], *tokens_of(16, 2), 5)), Life(pool, text)
     segments = [first.plan(), second.plan()]
@@ -222,10 +189,8 @@ def test_blocks_with_the_same_text_serve_each_other(engine, fresh, monkeypatch):
     assert computed == [66, 2]
 
 
-def test_a_cache_that_is_full_of_the_same_text_lets_go_of_what_is_idle(engine, fresh, monkeypatch):
-    loaded = engine("llama")
-    computed = counted(loaded, monkeypatch)
-    pool = pool_of(loaded)
+def test_a_cache_that_is_full_of_the_same_text_lets_go_of_what_is_idle(alone, fresh, monkeypatch):
+    loaded, computed, pool = alone
     told(loaded, Life(pool, (*HEAD, 7)))
     real, failed = LlamaCache._decode, []
 
@@ -252,11 +217,9 @@ def parked_bytes(loaded: LlamaCppEngine) -> int:
     return sum({id(run): run.data.nbytes for run in loaded._parked._runs.values()}.values())
 
 
-def test_a_text_that_is_over_leaves_the_cells_and_comes_back(engine, fresh, monkeypatch):
+def test_a_text_that_is_over_leaves_the_cells_and_comes_back(alone, fresh):
     """Attention looks past their cells."""
-    loaded = engine("llama")
-    computed = counted(loaded, monkeypatch)
-    pool = pool_of(loaded)
+    loaded, computed, pool = alone
     text = tokens_of(100, 3)
     life, other = Life(pool, text), Life(pool, tokens_of(20, 4))
     told(loaded, life)
@@ -268,10 +231,8 @@ def test_a_text_that_is_over_leaves_the_cells_and_comes_back(engine, fresh, monk
     assert computed == [100, 20, 100 - 6 * BLOCK] and pool.hits == 6 * BLOCK
 
 
-def test_a_text_that_goes_on_at_once_is_not_copied(engine, monkeypatch):
-    loaded = engine("llama")
-    computed = counted(loaded, monkeypatch)
-    pool = pool_of(loaded)
+def test_a_text_that_goes_on_at_once_is_not_copied(alone, monkeypatch):
+    loaded, computed, pool = alone
     saved = []
     monkeypatch.setattr(LlamaCache, "save", lambda *args: saved.append(args))
     life = Life(pool, tokens_of(100, 3))
@@ -281,10 +242,9 @@ def test_a_text_that_goes_on_at_once_is_not_copied(engine, monkeypatch):
     assert computed == [100, 101 - 6 * BLOCK] and not saved
 
 
-def test_a_head_is_parked_once_and_serves_all(engine, fresh, monkeypatch):
+def test_a_head_is_parked_once_and_serves_all(alone, fresh):
     """Whether its first user is there still, or gone."""
-    loaded = engine("llama")
-    pool = pool_of(loaded)
+    loaded, computed, pool = alone
     lives = [Life(pool, (*HEAD, *tokens_of(30, number))) for number in range(3)]
     for life in lives:
         told(loaded, life)
@@ -295,16 +255,15 @@ def test_a_head_is_parked_once_and_serves_all(engine, fresh, monkeypatch):
     assert cells(loaded) == 5
     one = parked_bytes(loaded)
     told(loaded, other)
-    computed = counted(loaded, monkeypatch)
+    computed.clear()
     for number in range(3):
         life = Life(pool, (*HEAD, *tokens_of(30, number)))
         assert_close(told(loaded, life), fresh("llama", life.tokens[:-1])[-1:])
     assert computed == [70 - 4 * BLOCK] * 3 and parked_bytes(loaded) == one
 
 
-def test_what_is_forgotten_takes_no_memory(engine):
-    loaded = engine("llama")
-    pool = pool_of(loaded)
+def test_what_is_forgotten_takes_no_memory(alone):
+    loaded, _, pool = alone
     for number in range(30):
         life = Life(pool, tokens_of(90, number))
         told(loaded, life)
@@ -314,10 +273,8 @@ def test_what_is_forgotten_takes_no_memory(engine):
     assert len(blocks) <= pool.states()["cached"]
 
 
-def test_where_no_cells_are_left_the_text_is_computed_again(engine, fresh, monkeypatch):
-    loaded = engine("llama")
-    computed = counted(loaded, monkeypatch)
-    pool = pool_of(loaded)
+def test_where_no_cells_are_left_the_text_is_computed_again(alone, fresh, monkeypatch):
+    loaded, computed, pool = alone
     life = Life(pool, tokens_of(100, 3))
     told(loaded, life)
     life.forget()

@@ -2,24 +2,22 @@
 
 import random
 from collections.abc import Callable, Sequence
-from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from opensled.core.messages import DraftBlock
 from opensled.core.trees import depth_first, path_to, without_twins
-from opensled.models.llama import LlamaModel
-from opensled.models.step_threads import StepThreads
-from tests.test_llamacpp_engine import BLOCK, FAMILIES, NUM_BLOCKS, assert_close, tokens_of
-from tests.tiny_gguf import VOCABULARY, random_gguf
+from tests.llamacpp_cache import BLOCK, FAMILIES, NUM_BLOCKS, assert_close, tokens_of
+from tests.llamacpp_cache import engine as engine
+from tests.llamacpp_cache import fresh as fresh
+from tests.llamacpp_cache import gguf_of as gguf_of
+from tests.tiny_gguf import VOCABULARY
 from tests.tree_drafts import grown, paths, tree
 from verify_server.engine.base import Segment
 from verify_server.engine.llamacpp import llama_batch
 from verify_server.engine.llamacpp import llama_engine as llamacpp
 from verify_server.engine.llamacpp.llama_batch import LlamaPiece
-from verify_server.engine.llamacpp.llama_cache import LlamaCache
 from verify_server.engine.llamacpp.llama_engine import BRANCHES, LlamaCppEngine
 from verify_server.kv.blocks import BlockPool, BlockTable, OutOfBlocks
 
@@ -27,32 +25,12 @@ MOST = 20  # tokens of a tree
 
 
 @pytest.fixture(scope="module")
-def gguf_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    folder = tmp_path_factory.mktemp("gguf")
-    return cache(lambda family: random_gguf(family, folder / f"{family}.gguf"))
-
-
-@pytest.fixture
-def engine(gguf_of) -> Callable[[str], LlamaCppEngine]:
-    return lambda family: llamacpp.load(gguf_of(family), threads=1, kv_tokens=NUM_BLOCKS * BLOCK)
-
-
-@pytest.fixture(scope="module")
-def expected(gguf_of) -> Callable[[str, Sequence[int], DraftBlock], np.ndarray]:
+def expected(fresh) -> Callable[[str, Sequence[int], DraftBlock], np.ndarray]:
     """Logits after the text, and after each path of a tree, from a cache that holds nothing else."""
-    cache_of = cache(
-        lambda family: LlamaCache(LlamaModel(gguf_of(family)), cells=256, sequences=1, threads=StepThreads(1))
-    )
 
     def rows(family: str, text: Sequence[int], block: DraftBlock) -> np.ndarray:
-        alone, found = cache_of(family), []
-        for path in [
-            (),
-            *(paths(block) if block.parents else [block.ids[: i + 1] for i in range(len(block.ids))]),
-        ]:
-            alone.truncate(0, 0)
-            found.append(alone.decode([LlamaPiece(0, 0, (*text, *path), 1)]))
-        return np.concatenate(found)
+        grown = paths(block) if block.parents else [block.ids[: i + 1] for i in range(len(block.ids))]
+        return np.concatenate([fresh(family, (*text, *path), 1) for path in [(), *grown]])
 
     return rows
 

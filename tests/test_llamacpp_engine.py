@@ -1,9 +1,8 @@
 """The llama.cpp engine against a fresh context that knows one sequence only, and against itself in other batches."""
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache, partial
-from pathlib import Path
+from collections.abc import Iterator
+from functools import partial
 
 import llama_cpp
 import numpy as np
@@ -13,65 +12,22 @@ from opensled.core.errors import EngineError, NotFound, SelfTestFailed, Unsuppor
 from opensled.models.llama import LlamaModel
 from opensled.models.step_threads import StepThreads
 from opensled.models.store import model_file
-from tests.tiny_gguf import VOCABULARY, WINDOW, random_gguf
+from tests.llamacpp_cache import BLOCK, FAMILIES, NUM_BLOCKS, assert_close, tokens_of
+from tests.llamacpp_cache import engine as engine
+from tests.llamacpp_cache import fresh as fresh
+from tests.llamacpp_cache import gguf_of as gguf_of
+from tests.tiny_gguf import VOCABULARY, WINDOW
 from verify_server.engine.base import Segment
 from verify_server.engine.llamacpp import llama_engine as llamacpp
 from verify_server.engine.llamacpp import llama_probe
-from verify_server.engine.llamacpp.llama_batch import LlamaPiece
 from verify_server.engine.llamacpp.llama_cache import BATCH, LlamaCache
-from verify_server.engine.llamacpp.llama_engine import LlamaCppEngine
 from verify_server.kv.blocks import BlockPool, BlockTable, OutOfBlocks
 from verify_server.options.registries import ENGINES
 from verify_server.options.serve_config import ServeConfig
 from verify_server.round.block_target import BlockTarget
 
-NUM_BLOCKS, BLOCK = 16, 16  # 256 tokens: the least that llama.cpp makes, so that every cell counts
-# Largest difference of a logit between two ways to compute it, in units of the logits' spread: keys and values are
-# float16, and rounding depends on the batch: 0.041 was the largest of 12,000. A wrong cell makes it about 1 or more.
-BOUND = 0.1
 FIRST, SECOND = 0, 1  # the sequences that an engine takes first
-FAMILIES = ("llama", "gemma2")
 TINY = model_file("tiny", "*.gguf")
-
-
-@pytest.fixture(scope="module")
-def gguf_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The file of a random model by family."""
-    folder = tmp_path_factory.mktemp("gguf")
-    return cache(lambda family: random_gguf(family, folder / f"{family}.gguf"))
-
-
-@pytest.fixture
-def engine(gguf_of) -> Callable[[str], LlamaCppEngine]:
-    return lambda family: llamacpp.load(gguf_of(family), threads=1, kv_tokens=NUM_BLOCKS * BLOCK)
-
-
-@pytest.fixture(scope="module")
-def fresh(gguf_of) -> Callable[[str, Sequence[int]], np.ndarray]:
-    """Logits after each token of a sequence, from a cache that holds nothing else."""
-
-    @cache
-    def cache_of(family: str) -> LlamaCache:
-        return LlamaCache(LlamaModel(gguf_of(family)), cells=256, sequences=1, threads=StepThreads(1))
-
-    def logits(family: str, tokens: Sequence[int]) -> np.ndarray:
-        cache_of(family).truncate(0, 0)
-        return cache_of(family).decode([LlamaPiece(0, 0, tokens, len(tokens))])
-
-    return logits
-
-
-def tokens_of(count: int, seed: int) -> list[int]:
-    return random.Random(seed).choices(range(1, VOCABULARY), k=count)
-
-
-def assert_close(given: np.ndarray, expected: np.ndarray) -> None:
-    """Within the bound, and the same winner wherever its lead is above it."""
-    spread = expected.std()
-    assert np.abs(given - expected).max() <= BOUND * spread
-    best = np.sort(expected, axis=1)
-    clear = best[:, -1] - best[:, -2] > 2 * BOUND * spread
-    assert (given.argmax(1) == expected.argmax(1))[clear].all()
 
 
 class Life:

@@ -162,15 +162,13 @@ def test_also_with_trees_in_which_each_branch_counts_for_itself(weather):
     assert max(round.accepted for answer in answers for round in answer.rounds) > 2
 
 
-def test_committed_tokens_count_in_a_sequence_that_another_server_goes_on_with():
+async def test_committed_tokens_count_in_a_sequence_that_another_server_goes_on_with():
     for case in CASES:
         expected = reference(PROMPT, LENGTH, **case)
-
-        async def scenario(case=case, expected=expected):
-            async with running(TableEngine(num_blocks=200)) as network:
-                return await ask(network, PROMPT, TableDrafter(1.0), params_of(case), committed=expected[:25])
-
-        assert asyncio.run(scenario()).tokens == expected
+        async with running(TableEngine(num_blocks=200)) as network:
+            known = expected[:25]
+            answer = await ask(network, PROMPT, TableDrafter(1.0), params_of(case), committed=known)
+        assert answer.tokens == expected
 
 
 def test_a_sequence_that_lost_its_kv_counts_on(monkeypatch):
@@ -318,22 +316,20 @@ def is_right(number: int, told: tuple[int, ...]) -> bool:
 
 @pytest.mark.parametrize("name", ["torch", "llamacpp"])
 @pytest.mark.parametrize(("drafter", "tree"), [("none", 0), ("llamacpp", 0), ("cacheback", 12)])
-def test_the_text_of_a_real_model_is_the_targets_own(name, drafter, tree):
-    async def scenario():
-        async with running(engine(name), draft_wait=0.5) as network:
-            asked = [
-                ask(
-                    network,
-                    prompt(),
-                    factory(drafter).create(),
-                    params(number),
-                    stop=FixedLength(4, tree=tree),
-                )
-                for number in range(len(REAL_CASES))
-            ]
-            return await asyncio.gather(*asked)
-
-    for number, answer in enumerate(asyncio.run(scenario())):
+async def test_the_text_of_a_real_model_is_the_targets_own(name, drafter, tree):
+    async with running(engine(name), draft_wait=0.5) as network:
+        asked = [
+            ask(
+                network,
+                prompt(),
+                factory(drafter).create(),
+                params(number),
+                stop=FixedLength(4, tree=tree),
+            )
+            for number in range(len(REAL_CASES))
+        ]
+        answers = await asyncio.gather(*asked)
+    for number, answer in enumerate(answers):
         assert len(answer.tokens) == TOKENS
         assert answer.tokens == expected(number) or (name == "llamacpp" and is_right(number, answer.tokens))
 

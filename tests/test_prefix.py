@@ -16,9 +16,9 @@ from opensled.core.errors import OpenSledError
 from opensled.core.messages import Open, SamplingParams
 from opensled.models.store import model_path
 from tests.fakes import EOS, POISON, FakeEngine, OracleDrafter, continuation
+from tests.lossless import factory, reference
 from tests.serving import finish, first_reply, linked, serving
 from tests.system import Answer, ask, running
-from tests.test_lossless import factory, reference
 from verify_server.access.security import TenantLimits, Tenants
 from verify_server.admission.session_manager import SessionLimits
 from verify_server.engine.torch.torch_engine import TorchEngine, load

@@ -62,25 +62,22 @@ def test_until_it_is_ready_a_process_is_loading_and_then_it_says_why_not(told):
     assert httpx.get(f"{url}/readyz").text.startswith("draining")
 
 
-def test_an_event_loop_that_hangs_is_no_life(monkeypatch):
+async def test_an_event_loop_that_hangs_is_no_life(monkeypatch):
     monkeypatch.setattr(module, "STUCK_S", 0.2)
     release = threading.Event()
 
-    async def scenario():
-        probes = Probes(asyncio.get_running_loop())
-        probes.unready = lambda: ""
-        port = MetricsPort("127.0.0.1:0", [EXAMPLE], probes)
-        url = f"http://{port.address}"
-        try:
-            alive = await asyncio.to_thread(httpx.get, url + LIVE)
-            asked = asyncio.get_running_loop().run_in_executor(None, _while_hanging, url, release)
-            await asyncio.sleep(0.01)
-            release.wait(20)  # nothing else has a turn
-            return alive, await asked
-        finally:
-            port.close()
-
-    alive, stuck = asyncio.run(scenario())
+    probes = Probes(asyncio.get_running_loop())
+    probes.unready = lambda: ""
+    port = MetricsPort("127.0.0.1:0", [EXAMPLE], probes)
+    url = f"http://{port.address}"
+    try:
+        alive = await asyncio.to_thread(httpx.get, url + LIVE)
+        asked = asyncio.get_running_loop().run_in_executor(None, _while_hanging, url, release)
+        await asyncio.sleep(0.01)
+        release.wait(20)  # nothing else has a turn
+        stuck = await asked
+    finally:
+        port.close()
     assert alive.status_code == 200
     assert [reply.status_code for reply in stuck] == [503, 503, 200]  # alive, ready, metrics
     assert "event loop has had no turn" in stuck[0].text

@@ -1,6 +1,5 @@
 """How a device reads a long text before it drafts: in pieces, beside a server that goes on, and not all of it."""
 
-import asyncio
 from contextlib import aclosing
 
 import numpy as np
@@ -93,7 +92,7 @@ def test_a_server_that_waits_is_not_kept_waiting():
     assert (drafted.block, drafted.reads_on, drafter.passes) == (DraftBlock(len(PROMPT)), True, [])
 
 
-def test_it_gives_the_drive_back_and_reads_on():
+async def test_it_gives_the_drive_back_and_reads_on():
     """The hint ends a rest, so the server waits; the device has not read the prompt."""
 
     thread = Watched(Reader(), FixedLength(2))
@@ -104,13 +103,9 @@ def test_it_gives_the_drive_back_and_reads_on():
         [Verdict(base, (LIKELY,), hint=2), Verdict(base + 1, (LIKELY,), finish_reason="eos")]
     )
 
-    async def answer():
-        async with aclosing(
-            generate(script, thread, SamplingParams(temperature=0, max_tokens=90))
-        ) as commits:
-            return [commit async for commit in commits]
-
-    asyncio.run(answer())
+    async with aclosing(generate(script, thread, SamplingParams(temperature=0, max_tokens=90))) as commits:
+        async for _ in commits:
+            pass
     thread.close()
     empty, drafted = script.drafts[:2]
     assert empty.block == DraftBlock(base + 1)

@@ -80,21 +80,19 @@ def prompts_of(target: ServedModel) -> list[tuple[int, ...]]:
 @pytest.mark.parametrize(
     ("kind", "temperature"), [pytest.param("ctc", 0.8, marks=pytest.mark.long), ("specformer", 0.0)]
 )
-def test_the_heads_of_tiny_draft_what_tiny_writes(reference, kind, temperature):
+async def test_the_heads_of_tiny_draft_what_tiny_writes(reference, kind, temperature):
     config = ServeConfig(model="tiny", dtype="float64", numerics="fast", kv_tokens=4000, server_drafter=kind)
     target = load(config)
     drafter = SERVER_DRAFTERS.get(kind)(config, target)
     prompts = prompts_of(target)
     params = SamplingParams(temperature=temperature, max_tokens=TOKENS, seed=3)
 
-    async def scenario():
-        async with running(target.engine, drafter=drafter, policy=EIGHT, text=target.text) as network:
-            asking = [ask(network, prompt, NoneDrafter(), params) for prompt in prompts]
-            return [
-                answer.tokens for answer in await asyncio.gather(*asking)
-            ], network.manager.loop.machine.stats
-
-    texts, stats = asyncio.run(scenario())
+    async with running(target.engine, drafter=drafter, policy=EIGHT, text=target.text) as network:
+        asking = [ask(network, prompt, NoneDrafter(), params) for prompt in prompts]
+        (texts, stats) = (
+            [answer.tokens for answer in await asyncio.gather(*asking)],
+            network.manager.loop.machine.stats,
+        )
     for prompt, text in zip(prompts, texts):
         expected, _ = reference.generate(
             prompt, temperature=temperature, max_tokens=TOKENS, seed=3, ignore_eos=False

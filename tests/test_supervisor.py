@@ -58,12 +58,15 @@ class ByHand:
 
 
 @asynccontextmanager
-async def tended(spec: ClusterSpec = TWO):
-    """A supervisor and its runtime, with pauses too short to notice."""
+async def tended(spec: ClusterSpec = TWO, up: int = 0):
+    """A supervisor and its runtime, with pauses too short to notice; so many replicas are up."""
     runtime = ByHand()
     runtime.supervisor = ReplicaSupervisor(spec, runtime, runtime.clock)
     try:
         async with asyncio.timeout(20):
+            if up:
+                runtime.supervisor.tend()
+                await until(lambda: len(alive(runtime.supervisor)) == up)
             yield runtime.supervisor, runtime
     finally:
         await runtime.supervisor.stop()
@@ -89,9 +92,7 @@ async def test_as_many_are_started_as_there_should_be():
 
 
 async def test_a_dead_one_is_forgotten_at_once_and_started_again():
-    async with tended() as (supervisor, runtime):
-        supervisor.tend()
-        await until(lambda: len(alive(supervisor)) == 2)
+    async with tended(up=2) as (supervisor, runtime):
         runtime.broken = {"replica-0"}
         runtime.end("replica-0")
         await until(lambda: alive(supervisor) == ["replica-1-1"])
@@ -100,9 +101,7 @@ async def test_a_dead_one_is_forgotten_at_once_and_started_again():
 
 
 async def test_a_death_that_is_told_late_takes_nothing_from_the_next_life():
-    async with tended() as (supervisor, runtime):
-        supervisor.tend()
-        await until(lambda: len(alive(supervisor)) == 2)
+    async with tended(up=2) as (supervisor, runtime):
         supervisor.beat("replica-0", beat("reborn"))  # Ray was faster than the news
         runtime.broken = {"replica-0"}
         runtime.end("replica-0")
@@ -131,9 +130,7 @@ async def test_one_that_does_not_start_is_told_of_and_tried_again():
 
 
 async def test_renewing_takes_one_after_the_other():
-    async with tended() as (supervisor, runtime):
-        supervisor.tend()
-        await until(lambda: len(alive(supervisor)) == 2)
+    async with tended(up=2) as (supervisor, runtime):
         least = 2
 
         async def watch():
@@ -150,9 +147,7 @@ async def test_renewing_takes_one_after_the_other():
 
 
 async def test_renewing_stops_at_the_first_that_does_not_come_back():
-    async with tended() as (supervisor, runtime):
-        supervisor.tend()
-        await until(lambda: len(alive(supervisor)) == 2)
+    async with tended(up=2) as (supervisor, runtime):
         runtime.broken = {"replica-0"}
         with pytest.raises(EngineError, match="replica-0 does not come back: no such model"):
             await supervisor.restart()
@@ -177,9 +172,7 @@ async def test_one_that_still_loads_is_ended_without_a_drain():
 
 
 async def test_a_stopped_supervisor_starts_no_replica():
-    async with tended() as (supervisor, runtime):
-        supervisor.tend()
-        await until(lambda: len(alive(supervisor)) == 2)
+    async with tended(up=2) as (supervisor, runtime):
         await supervisor.stop()
         supervisor.tend()
         assert sorted(runtime.retired) == ["replica-0", "replica-1"] and alive(supervisor) == []

@@ -18,8 +18,8 @@ from opensled.core.trees import depth_first, without_twins
 from opensled.models.store import model_path
 from scheduler.plan import Slice
 from tests.hypothesis_profiles import tried
+from tests.lossless import Case, cases
 from tests.sessions import made
-from tests.test_lossless import Case, cases
 from tests.tiny_models import VOCABULARY, random_model
 from tests.tree_drafts import grown, longest_agreeing, paths, tree
 from verify_server.engine.base import MAX_TREE, Segment

@@ -92,16 +92,14 @@ async def test_a_storm_on_the_link_changes_nothing(engine, text, reference):
     assert sum(answer.reopened for answer in answers), "the weather was too fair to show anything"
 
 
-def test_sessions_with_pictures_give_way_and_come_back(engine, text, reference, monkeypatch):
+async def test_sessions_with_pictures_give_way_and_come_back(engine, text, reference, monkeypatch):
     """KV for one answer alone: the others are preempted, and their pictures computed again."""
     params = SamplingParams(temperature=0, max_tokens=WORDS)
     monkeypatch.setattr(engine, "info", replace(engine.info, num_blocks=6))
 
-    async def crowded():
-        async with running(engine, text=text) as network:
-            return await asyncio.gather(*(answered(network, "what?", [seed], params) for seed in range(4)))
-
-    for seed, answer in enumerate(asyncio.run(crowded())):
+    async with running(engine, text=text) as network:
+        answers = await asyncio.gather(*(answered(network, "what?", [seed], params) for seed in range(4)))
+    for seed, answer in enumerate(answers):
         assert list(answer.tokens) == expected(reference, "what?", [seed], params)
 
 
@@ -166,27 +164,22 @@ def test_a_planted_fault_in_the_keys_is_caught(engine, text, reference, monkeypa
     assert answers[1] != expected(reference, LONG, [2], params)
 
 
-def test_a_picture_is_sent_once_and_again_to_a_server_that_has_it_no_more(engine, text, reference):
+async def test_a_picture_is_sent_once_and_again_to_a_server_that_has_it_no_more(engine, text, reference):
     params = SamplingParams(temperature=0, max_tokens=8)
     sent = SentImages()
 
-    async def ask_twice_and_elsewhere():
-        async with running(engine, text=text) as first, running(engine, text=text) as second:
-            sizes = []
-            for network in (first, first, second, second):
-                counting = Counting(network)
-                asked = question(LONG, 4)
-                images = tuple(placed.image for placed in asked[0].images)
-                session = RemoteSession(
-                    counting.connect, Open(asked, params, images=images), sent_images=sent
-                )
-                await session.open()
-                await session.close()
-                sizes.append([len(each.data) for opening in counting.opened for each in opening.images])
-            return sizes
-
     whole = len(picture(4))
-    assert asyncio.run(ask_twice_and_elsewhere()) == [[whole], [0], [0, whole], [0]]
+    async with running(engine, text=text) as first, running(engine, text=text) as second:
+        sizes = []
+        for network in (first, first, second, second):
+            counting = Counting(network)
+            asked = question(LONG, 4)
+            images = tuple(placed.image for placed in asked[0].images)
+            session = RemoteSession(counting.connect, Open(asked, params, images=images), sent_images=sent)
+            await session.open()
+            await session.close()
+            sizes.append([len(each.data) for opening in counting.opened for each in opening.images])
+    assert sizes == [[whole], [0], [0, whole], [0]]
 
 
 class Counting:
