@@ -199,6 +199,14 @@ def exact32():
     return _exact("float32")
 
 
+@pytest.fixture(scope="session")
+def reference():
+    """What target `tiny` writes, by plain transformers in float64."""
+    from tests import lossless  # transformers
+
+    return lossless.reference()
+
+
 @pytest.fixture
 def cold_start(monkeypatch):
     """Servers start as a user's do."""

@@ -4,6 +4,16 @@ from hw_profiles.profiles import AcceleratorProfile, DraftSpeed, Quantity, Targe
 from hw_profiles.step_cost import TargetCost
 
 
+class Clock:
+    """Stands until it is set."""
+
+    def __init__(self, now: float = 0.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
 class HandClock:
     """Stands in for the module `time`: sleeping moves it, and so does work that a test pretends to do."""
 

@@ -307,14 +307,6 @@ class Flooder:
                 return
 
 
-class PacedEngine(FakeEngine):
-    """Steps that take their time, so that a draft is there for one of the next, however busy the machine is."""
-
-    def forward(self, segments):
-        time.sleep(STEP_S)
-        return super().forward(segments)
-
-
 async def answers_of_the_good(address: str, prompts: list[list[int]]) -> list[Answer]:
     """All at once, each on a device of its own that drafts well."""
     async with linked(address, token="good-token") as link:
@@ -329,7 +321,8 @@ async def beside(flood: Flood) -> tuple[list[Answer], list[Flooder], SessionMana
     """The good tenant's answers while the flood lasts."""
     limits = SessionLimits(max_sessions=32, max_draft=MAX_DRAFT, linger=0.05)
     policy = Believes(Goodput(0.05), SLOW_STEPS)
-    engine = PacedEngine(num_blocks=800)
+    # So slow that a draft is there for one of the next steps, however busy the machine is
+    engine = FakeEngine(num_blocks=800, before=lambda segments: time.sleep(STEP_S))
     async with (
         serving(TENANTS, limits=limits, engine=engine, policy=policy) as (manager, address),
         AsyncExitStack() as stack,

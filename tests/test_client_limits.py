@@ -16,12 +16,11 @@ from opensled.core.messages import Draft, DraftBlock, DraftToken, Failure, Open,
 from relay.config import RelayConfig
 from scheduler.admission import max_promised
 from tests.bad_input import opening, text
-from tests.fakes import FakeEngine, continuation
+from tests.fakes import FakeEngine, HeldText, continuation
 from tests.raw_wire import raw_connection
 from tests.serving import PROMPT, finish, first_reply, linked, serving
 from tests.system import running, until
 from tests.test_overload import PROFILE
-from tests.test_tenants import SlowText
 from verify_server.access.client_limits import MIN_OPENING, ClientLimits, message_bytes
 from verify_server.access.connections import TOGETHER_S
 from verify_server.access.security import TenantLimits, Tenants
@@ -164,7 +163,7 @@ async def test_unread_streams_of_a_tenant_are_no_more_than_his_places_and_a_few(
 async def test_prompts_under_a_known_resume_token_are_counted():
     """Its session is known, but its text is tokenized like any other."""
     limits = SessionLimits(max_sessions=2, linger=30.0)
-    text = SlowText()
+    text = HeldText()
     async with serving(limits=limits) as (manager, _):
         manager.inputs.text = text
         known, opened = await manager.open(Open(PROMPT, LONG), "local")

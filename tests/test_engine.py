@@ -13,6 +13,7 @@ from opensled.core import noise
 from opensled.core.errors import EngineError, NonFiniteLogits, SelfTestFailed
 from opensled.core.messages import SamplingParams
 from tests.tiny_models import VOCABULARY, random_model
+from tests.tiny_models import folder as folder
 from verify_server.engine.base import SampleRequest, Segment
 from verify_server.engine.torch import sdpa
 from verify_server.engine.torch.packing import Attend
@@ -24,12 +25,6 @@ GREEDY = SamplingParams(temperature=0)
 KEY = noise.noise_key(7)
 NUM_BLOCKS = 48
 NEW_TOKENS = 30
-
-
-@pytest.fixture(scope="session")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The folder of a random model by family."""
-    return cache(lambda family: random_model(family, tmp_path_factory.mktemp(family)))
 
 
 @pytest.fixture(scope="session")

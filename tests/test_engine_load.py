@@ -4,9 +4,6 @@ import io
 import json
 import re
 import sys
-from collections.abc import Callable
-from functools import cache
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,16 +12,11 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from opensled.core.errors import NotFound, SelfTestFailed, Unreachable, UnsupportedModel, UsageError
+from tests.tiny_models import folder as folder
 from tests.tiny_models import random_model
 from verify_server.engine.torch import guards, kv_memory, loading, sdpa
 from verify_server.engine.torch.packing import Attend
 from verify_server.engine.torch.torch_engine import load
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The folder of a random model by family."""
-    return cache(lambda family: random_model(family, tmp_path_factory.mktemp(family)))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 Its drafts are held against those of the draft as a model of its own, which plain transformers run over the text alone.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -11,21 +10,12 @@ import torch
 from transformers import LlamaForCausalLM
 
 from edge_client.drafters.none import NoneDrafter
-from lab.testbed.reference import Reference
 from lab.training.vision.exit_model import exit_model
 from opensled.core.errors import NonFiniteLogits, NotFound, UnsupportedModel, UsageError, VocabularyMismatch
 from opensled.core.messages import SamplingParams
 from opensled.models.store import model_path
+from tests.drafters_beside import Recorder, Vocabulary, fresh_engine, texts_as_asked, written
 from tests.fakes import FakeEngine, FakeText
-from tests.test_head_drafters import (
-    PROMPTS,
-    TOKENS,
-    Evicting,
-    ScriptDrafter,
-    Vocabulary,
-    fresh_engine,
-    written,
-)
 from verify_server.drafting.exits import exit_attach, exit_file
 from verify_server.drafting.exits.exit_drafter import ExitDrafter, ExitStates
 from verify_server.drafting.exits.exit_file import ExitFile
@@ -38,17 +28,12 @@ from verify_server.engine.torch.torch_scores import TorchScores
 from verify_server.options.registries import SERVER_DRAFTERS
 from verify_server.options.serve_config import ServeConfig
 from verify_server.round.draft_stage import DraftStage
-from verify_server.round.drafter import Ask, Proposal, ServerDrafter
+from verify_server.round.drafter import Ask
 from verify_server.round.loaded_model import ServedModel
 from verify_server.round.machine import StepMachine
 
 EXIT = 2
 LONG = tuple(5 + 7 * place % 211 for place in range(40))
-
-
-@pytest.fixture(scope="module")
-def reference() -> Reference:
-    return Reference(model_path("tiny"))
 
 
 @pytest.fixture(scope="module")
@@ -96,20 +81,6 @@ def beside(engine: TorchEngine, about: ExitFile | None, name: str = "exit") -> E
     return drafter
 
 
-class Recorder(ServerDrafter):
-    """Drafts as `inner` does, and keeps what was asked and proposed."""
-
-    needs_kv, reads_blocks = True, True
-
-    def __init__(self, inner: ExitDrafter) -> None:
-        self.inner, self.seen = inner, list[tuple[Ask, Proposal]]()
-
-    def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
-        made = self.inner.propose(asks)
-        self.seen += [(ask._replace(tokens=tuple(ask.tokens)), one) for ask, one in zip(asks, made)]
-        return made
-
-
 @torch.inference_mode()
 def from_the_text(model: LlamaForCausalLM, ask: Ask, count: int) -> tuple[int, ...]:
     """`count` tokens, drawn with the session's noise from plain forward passes over the whole text."""
@@ -129,21 +100,7 @@ def agrees(recorder: Recorder, model: LlamaForCausalLM) -> bool:
 def test_texts_and_drafts_under_eviction_trees_and_shared_prefixes(reference, about, temperature):
     engine = fresh_engine()
     recorder = Recorder(beside(engine, about))
-    prompts = [tuple(reference.encode(text)) for text in (*PROMPTS, *PROMPTS)]
-    params = [SamplingParams(temperature, max_tokens=TOKENS, seed=seed) for seed in range(len(prompts))]
-    texts = [
-        reference.generate(
-            prompt, temperature=temperature, max_tokens=TOKENS, seed=own.seed, ignore_eos=False
-        )[0]
-        for prompt, own in zip(prompts, params)
-    ]
-    devices = [
-        ScriptDrafter((*prompt, *text), seed) if seed % 2 else NoneDrafter()
-        for seed, (prompt, text) in enumerate(zip(prompts, texts))
-    ]
-    answers, stats = written(engine, recorder, prompts, devices, params, Evicting)
-    assert [list(answer) for answer in answers] == texts
-    assert stats.own.tokens > 50 and stats.preempted > 0
+    texts_as_asked(engine, recorder, reference, temperature)
     assert agrees(recorder, alone(about))
 
 

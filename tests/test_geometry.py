@@ -1,12 +1,12 @@
 """The probe at load finds shapes in which bits do not depend on the batch, and fails closed where there are none."""
 
-from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+from tests.tiny_models import folder as folder
 from tests.tiny_models import random_model
 from verify_server.engine.base import Segment
 from verify_server.engine.torch import geometry, loading, sdpa
@@ -14,12 +14,6 @@ from verify_server.engine.torch.packing import padded_rows
 from verify_server.engine.torch.torch_engine import load
 
 MOST = 96
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """The folder of a random model by family."""
-    return cache(lambda family: random_model(family, tmp_path_factory.mktemp(family)))
 
 
 def network(folder: Path, dtype: torch.dtype):

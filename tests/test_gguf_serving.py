@@ -55,11 +55,6 @@ def test_a_server_and_a_device_without_torch(without_torch, tmp_path):
 # The check itself
 
 
-@pytest.fixture(scope="module")
-def reference() -> Reference:
-    return Reference(model_path("tiny"))
-
-
 BODY = {"messages": [{"role": "user", "content": "Write a short story about a rabbit."}], "max_tokens": 12}
 
 

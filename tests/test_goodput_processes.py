@@ -10,18 +10,12 @@ from openai import OpenAI
 
 from lab.testbed.processes import Process
 from lab.testbed.reference import Reference
-from opensled.models.store import model_path
 from tests.test_processes import client_of, edge, prompts
 
 DRAFTERS = ("llamacpp", "onnx", "lookup", "none")
 SAMPLINGS = ({"temperature": 0}, {"temperature": 0.8, "seed": 7})
 TOKENS = 40
 FROZEN = "Write a short story about a rabbit in the big city."
-
-
-@pytest.fixture(scope="module")
-def reference() -> Reference:
-    return Reference(model_path("tiny"))
 
 
 @pytest.fixture(scope="module")

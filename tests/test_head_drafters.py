@@ -4,7 +4,6 @@ What a head knows lies in KV blocks. So each draft of a run is held against one 
 hidden states from plain transformers, and the attention that heads are trained with.
 """
 
-import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,10 +20,9 @@ from lab.training.heads.window_attention import WindowAttention
 from opensled.core.errors import NotFound, UnsupportedModel, UsageError, VocabularyMismatch
 from opensled.core.messages import SamplingParams
 from opensled.models.store import model_path
-from scheduler.fcfs import Fcfs
-from tests.fakes import IMPATIENT, FakeEngine, FakeText, OracleDrafter, Weather
+from tests.drafters_beside import FOUR, PROMPTS, Recorder, Vocabulary, fresh_engine, texts_as_asked, written
+from tests.fakes import IMPATIENT, FakeEngine, FakeText, Weather
 from tests.system import ask, running
-from verify_server.admission.session_manager import SessionLimits
 from verify_server.drafting.heads import HEADS, attach
 from verify_server.drafting.heads.base import Context, DraftHead, HeadShape
 from verify_server.drafting.heads.context import HeadContext
@@ -36,25 +34,12 @@ from verify_server.engine.torch.kv_memory import BLOCK_SIZE
 from verify_server.engine.torch.selftest import attending_by
 from verify_server.engine.torch.torch_engine import TorchEngine
 from verify_server.options.serve_config import ServeConfig
-from verify_server.round.drafter import Ask, Proposal, ServerDrafter
+from verify_server.round.drafter import Ask
 from verify_server.round.loaded_model import ServedModel
 from verify_server.round.machine import StepMachine
 
 DRAFTERS: dict[str, type[HeadDrafter]] = {"specformer": PlaceDrafter, "ctc": FrameDrafter}
 TAPS = {"specformer": (0, 2, 3, 4), "ctc": (4,)}
-TOKENS, PROMPTS = 16, ("The river is", "The river is deep. A b c d a b c d", "def add(a, b):", "The river")
-FOUR = Fcfs(float("inf"), 4)
-
-
-@pytest.fixture(scope="module")
-def reference() -> Reference:
-    return Reference(model_path("tiny"))
-
-
-def fresh_engine() -> TorchEngine:
-    """With memory for about three of the texts at once."""
-    folder = str(model_path("tiny"))
-    return torch_engine.load(folder, device="cpu", dtype="float64", kv_tokens=160, numerics="fast")
 
 
 def random_head(kind: str, network: torch.nn.Module, seed: int = 3, markov: int = 0) -> DraftHead:
@@ -68,20 +53,6 @@ def random_head(kind: str, network: torch.nn.Module, seed: int = 3, markov: int 
     for weight in head.parameters():
         torch.nn.init.normal_(weight, std=0.3 if weight.ndim < 2 else 2 * weight.shape[-1] ** -0.5)
     return head.double().eval()
-
-
-class Recorder(ServerDrafter):
-    """Drafts as `inner` does, and keeps what was asked and proposed."""
-
-    reads_blocks = True
-
-    def __init__(self, inner: HeadDrafter) -> None:
-        self.inner, self.seen = inner, list[tuple[Ask, Proposal]]()
-
-    def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
-        made = self.inner.propose(asks)
-        self.seen += [(ask._replace(tokens=tuple(ask.tokens)), one) for ask, one in zip(asks, made)]
-        return made
 
 
 class FromTheText(HeadDrafter):
@@ -115,44 +86,6 @@ def beside(engine: TorchEngine, kind: str, **head: int) -> tuple[Recorder, HeadD
     return Recorder(DRAFTERS[kind](built, context, parts)), told
 
 
-class ScriptDrafter(OracleDrafter):
-    """A device whose drafts are those of a known text, with errors."""
-
-    def __init__(self, script: Sequence[int], seed: int) -> None:
-        super().__init__(0.7, seed, lambda context: script[len(context)] if len(context) < len(script) else 7)
-
-
-class Evicting(StepMachine):
-    """Takes somebody's KV away before every fourth plan."""
-
-    chance, plans = random.Random(5), 0
-
-    def plan(self, now):
-        self.plans += 1
-        holders = [session for session in self.sessions.values() if session.sequence.computed]
-        if holders and self.plans % 4 == 0:
-            self.chance.choice(holders).forget_kv()
-        return super().plan(now)
-
-
-def written(engine, drafter, prompts, devices, params, machine=Evicting):
-    """The answers, all asked at once, and what the server counted."""
-
-    async def scenario():
-        limits = SessionLimits(linger=0.2)
-        async with running(
-            engine, drafter=drafter, policy=FOUR, machine=machine, limits=limits, max_step_tokens=160
-        ) as network:
-            asking = [
-                ask(network, prompt, device, own)
-                for prompt, device, own in zip(prompts, devices, params, strict=True)
-            ]
-            answers = await asyncio.gather(*asking)
-            return [answer.tokens for answer in answers], network.manager.loop.machine.stats
-
-    return asyncio.run(scenario())
-
-
 def agree(told: HeadDrafter, recorder: Recorder, most: int = 60) -> None:
     for one, made in random.Random(1).sample(recorder.seen, min(most, len(recorder.seen))):
         [alone] = told.propose([one])
@@ -167,23 +100,7 @@ def agree(told: HeadDrafter, recorder: Recorder, most: int = 60) -> None:
 def test_texts_and_drafts_under_eviction_trees_and_shared_prefixes(reference, kind, temperature):
     engine = fresh_engine()
     recorder, told = beside(engine, kind, **({"markov": 6} if kind == "specformer" else {}))
-    prompts = [tuple(reference.encode(text)) for text in (*PROMPTS, *PROMPTS)]
-    params = [
-        SamplingParams(temperature=temperature, max_tokens=TOKENS, seed=seed) for seed in range(len(prompts))
-    ]
-    texts = [
-        reference.generate(
-            prompt, temperature=temperature, max_tokens=TOKENS, seed=own.seed, ignore_eos=False
-        )
-        for prompt, own in zip(prompts, params)
-    ]
-    devices = [
-        ScriptDrafter((*prompt, *text), seed) if seed % 2 else NoneDrafter()
-        for seed, (prompt, (text, _)) in enumerate(zip(prompts, texts))
-    ]
-    answers, stats = written(engine, recorder, prompts, devices, params)
-    assert [list(answer) for answer in answers] == [text for text, _ in texts]
-    assert stats.own.tokens > 50 and stats.preempted > 0
+    texts_as_asked(engine, recorder, reference, temperature)
     agree(told, recorder)
 
 
@@ -294,10 +211,6 @@ def trained(tmp_path: Path) -> HeadFile:
     own = HeadFile(tmp_path / "head", head, ids, "tiny", "of tiny", config_digest(engine.network.config))
     save(own)
     return own
-
-
-class Vocabulary(FakeText):
-    fingerprint = "of tiny"
 
 
 def target(engine=None, text=None) -> ServedModel:

@@ -395,15 +395,9 @@ SHORT = [3, 1, 4]
 TEXT = continuation(SHORT, 40)
 
 
-@dataclass
-class EndingEngine(FakeEngine):
-    """A target with further ends."""
-
-    ends: tuple[int, ...] = ()
-
-    @property
-    def info(self):
-        return replace(super().info, eos_ids=(EOS, *self.ends))
+def ending(place, **more):
+    """A target with a further end."""
+    return FakeEngine(facts={"eos_ids": (EOS, TEXT[place])}, **more)
 
 
 def answer(top, middle):
@@ -417,14 +411,14 @@ def answer(top, middle):
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("place", [0, 3, 8, 21])
 def test_an_end_of_the_relays_model_alone_ends_nothing(place, share):
-    found = answer(FakeEngine(), EndingEngine(ends=(TEXT[place],), target=errs(share)))
+    found = answer(FakeEngine(), ending(place, target=errs(share)))
     assert list(found.tokens) == TEXT and found.finish_reason == "length"
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("place", [0, 3, 8, 21])
 def test_an_end_of_the_top_target_alone_ends_the_answer(place, share):
-    found = answer(EndingEngine(ends=(TEXT[place],)), FakeEngine(target=errs(share)))
+    found = answer(ending(place), FakeEngine(target=errs(share)))
     assert list(found.tokens) == TEXT[: TEXT.index(TEXT[place]) + 1] and found.finish_reason == "eos"
 
 

@@ -4,19 +4,12 @@ import errno
 import json
 import shutil
 from collections import namedtuple
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from opensled.models import download, hub_client
-from tests.hub_server import FOLDER, NAME, OLDER, HubServer, complaint, files, folder, prepared, pull, running
-
-
-@pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
-    with prepared(tmp_path, monkeypatch) as server:
-        yield server
+from tests.hub_server import FOLDER, NAME, OLDER, complaint, files, folder, pull, running
+from tests.hub_server import hub as hub
 
 
 def test_a_gated_repository_says_how_to_give_a_token(hub, capsys, monkeypatch):

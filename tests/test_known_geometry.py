@@ -2,7 +2,6 @@
 
 import json
 import os
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from torch import nn
 
 from opensled.core.errors import SelfTestFailed
 from opensled.models import remembered
+from tests.tiny_models import folder as folder
 from tests.tiny_models import random_model
 from verify_server.engine.base import Segment
 from verify_server.engine.torch import geometry, known_geometry, loading, sdpa, selftest, short_model
@@ -18,12 +18,6 @@ from verify_server.engine.torch.packing import Attend, Geometry
 from verify_server.engine.torch.torch_engine import load
 
 MOST = 96
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """The folder of a random model by family."""
-    return cache(lambda family: random_model(family, tmp_path_factory.mktemp(family)))
 
 
 @pytest.fixture(autouse=True)

@@ -308,8 +308,9 @@ RATIO_MUTANTS = {
     ),
     "tokens after a rejection count": Mutant(Ratio, "_num_accepted", accept_after_a_rejection, check),
     "tested against the row before": Mutant(
-        SessionScores, "probs_of",
-        lambda self, rows, ids: own_probs_of(self, [max(0, row - 1) for row in rows], ids), check
+        SessionScores, "probs_of", lambda self, rows, ids:
+            [own_probs_of(self, range(max(0, row - 1), max(1, row)), [id])[0] for row, id in zip(rows, ids)],
+        check
     ),
     "the bonus comes from the row before": Mutant(
         SessionScores, "request",
@@ -345,13 +346,13 @@ RATIO_MUTANTS = {
     "test and recovery share one stream": Mutant(
         Ratio, "_stream", lambda self, name, key: bytes(reversed(key)), check_counts, (12,)
     ),
-    "the sampler draws the likeliest": Mutant(SparseSampler, "_drawn", draws_the_likeliest, check_counts),
+    "the sampler draws the likeliest": Mutant(SparseSampler, "_draw", draws_the_likeliest, check_counts),
     "the sampler names another temperature": Mutant(
-        SparseSampler, "_drawn", names_another_temperature,
+        SparseSampler, "_draw", names_another_temperature,
         test_ratio.test_a_sampler_names_exactly_what_it_draws_from,
     ),
     "blocks end before unlikely tokens": Mutant(
-        SparseSampler, "_drawn", confidence_of_the_drawn, test_ratio.test_a_stop_rule_by_confidence_keeps_the_law
+        SparseSampler, "_draw", confidence_of_the_drawn, test_ratio.test_a_stop_rule_by_confidence_keeps_the_law
     ),
 }  # fmt: skip
 

@@ -17,7 +17,6 @@ from scheduler.goodput.policy import Goodput
 from tests.fakes import (
     IMPATIENT,
     FakeEngine,
-    FakeScores,
     FakeText,
     OracleDrafter,
     Weather,
@@ -28,7 +27,6 @@ from tests.system import CALM, FOREVER, Answer, ask, running
 from tests.test_server_drafters import EXPECTED, counted, engine
 from verify_server.access.security import Tenants
 from verify_server.admission.session_manager import SessionLimits
-from verify_server.engine.base import EngineInfo, Segment
 from verify_server.options.serve_config import ServeConfig
 from verify_server.round.draft_stage import DraftStage
 from verify_server.round.drafter import Ask, Proposal, ServerDrafter
@@ -79,15 +77,9 @@ def test_a_tree_has_four_tokens_for_each_of_a_chain():
     assert 13 <= stats.steps <= 15
 
 
-class OfChains(FakeEngine):
-    @property
-    def info(self) -> EngineInfo:
-        return replace(super().info, max_tree=0)
-
-
 def test_where_no_trees_are_taken_none_is_asked_for():
     drafter = TwoWays()
-    texts, stats = counted(drafter, OfChains(num_blocks=400), policy=EIGHT)
+    texts, stats = counted(drafter, FakeEngine(num_blocks=400, facts={"max_tree": 0}), policy=EIGHT)
     assert texts == [EXPECTED]
     assert drafter.asked and not any(ask.max_of_tree for ask in drafter.asked)
     assert stats.own.tokens == 0
@@ -280,22 +272,14 @@ def test_a_sequence_may_ask_for_what_server_and_engine_allow():
     assert [asyncio.run(told(most)) for most in (64, 8, 0)] == [20, 8, 0]
 
 
-class OneBranch(FakeEngine):
+async def test_a_tree_that_would_hold_others_up_is_cut():
     """Each branch would read the text by itself, but there is time for one only."""
 
-    @property
-    def info(self) -> EngineInfo:
-        return replace(super().info, tree_reads=1)
-
-    def forward(self, segments: Sequence[Segment]) -> FakeScores:
+    def one_branch(segments):
         assert not any(segment.parents for segment in segments)
-        return super().forward(segments)
 
-
-def test_a_tree_that_would_hold_others_up_is_cut():
-    found = asyncio.run(
-        answers(OneBranch(num_blocks=200), Fcfs(FOREVER), Weather(), SessionLimits(linger=0.2), 12)
-    )
+    engine = FakeEngine(num_blocks=200, facts={"tree_reads": 1}, before=one_branch)
+    found = await answers(engine, Fcfs(FOREVER), Weather(), SessionLimits(linger=0.2), 12)
     for prompt, answer in zip(PROMPTS, found, strict=True):
         assert list(answer.tokens) == continuation(prompt, 60)
 

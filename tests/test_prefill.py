@@ -20,9 +20,8 @@ from scheduler.plan import Slice
 from tests.devices import TOKENIZER
 from tests.fakes import FakeEngine, continuation
 from tests.http_serving import HI, asking, http_serving
-from tests.outages import device_that_loses
+from tests.outages import Slow, device_that_loses
 from tests.sessions import made
-from tests.test_offline import Slow
 from tests.test_offline_api import AwayBackend, ask, comments_of
 from tests.three_tiers import tiers
 from verify_server.kv.blocks import BlockPool, BlockTable

@@ -101,13 +101,8 @@ def test_a_prompt_of_full_blocks_is_computed_from_its_last_token_at_least():
 
 @pytest.mark.parametrize("shares", [True, False])
 def test_an_engine_that_cannot_share_is_not_asked_to(shares):
-    class Loner(FakeEngine):
-        @property
-        def info(self):
-            return dataclasses.replace(super().info, shares_blocks=shares)
-
     _, alone = served(PROMPT)
-    _, engine = served(PROMPT, PROMPT, engine=Loner())
+    _, engine = served(PROMPT, PROMPT, engine=FakeEngine(facts={"shares_blocks": shares}))
     assert (engine.computed < 2 * alone.computed) == shares
 
 

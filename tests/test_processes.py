@@ -89,11 +89,6 @@ def client(request):
 
 
 @pytest.fixture(scope="module")
-def reference():
-    return Reference(model_path("tiny"))
-
-
-@pytest.fixture(scope="module")
 def story(reference):
     """What the target alone answers to STORY, with these parameters: its ids."""
 

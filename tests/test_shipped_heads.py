@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 
 from edge_client.drafters.none import NoneDrafter
-from lab.testbed.reference import Reference
 from lab.training.heads.smaller import shrink
 from lab.training.heldout import heldout_path, read_heldout
 from opensled.core.messages import ChatMessage, SamplingParams
-from opensled.models.store import bundled_folder, model_path
+from opensled.models.store import bundled_folder
 from scheduler.fcfs import Fcfs
 from tests.system import ask, running
 from verify_server.drafting.heads import head_file
@@ -57,11 +56,6 @@ def test_all_models_together_are_small_and_devices_get_no_head():
     files = [path for path in (ROOT / "models").rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) <= 80 * MEGABYTE
     assert "_heads" not in (ROOT / "deploy/edge/pyproject.toml").read_text()
-
-
-@pytest.fixture(scope="module")
-def reference() -> Reference:
-    return Reference(model_path("tiny"))
 
 
 def prompts_of(target: ServedModel) -> list[tuple[int, ...]]:

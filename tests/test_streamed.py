@@ -13,6 +13,7 @@ from opensled.core.messages import SamplingParams
 from opensled.core.noise import noise_key
 from opensled.core.sampling import DRAFT_CANDIDATES, Sampler, SparseSampler
 from tests.drafter_contract import DrafterContract, ids, other_than, pull
+from tests.emulated import Clock
 from tests.toy_stream import CONTEXT, ToyDrafter, ToyFactory, ToySource, logits_after
 
 PROMPT = (5, 6, 7, 8)
@@ -207,13 +208,6 @@ def test_a_silent_source_is_no_endless_read():
     drafter, _ = streamed(ToySource(most=0))
     drafter.begin([*range(NEAR + 10)], sampler())
     assert len(list(islice(iter(lambda: drafter.read(16), False), 5))) == 1
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

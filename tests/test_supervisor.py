@@ -10,20 +10,11 @@ from scheduler.cluster import supervisor as module
 from scheduler.cluster.directory import GRACE, WatchedDirectory
 from scheduler.cluster.placement import STALE
 from scheduler.cluster.supervisor import ClusterSpec, ClusterState, ReplicaSupervisor
+from tests.emulated import Clock
 from tests.system import until
 from tests.test_placement import beat
 
 TWO = ClusterSpec(2, "module:callable", {})
-
-
-class Clock:
-    """Stands until it is set."""
-
-    def __init__(self) -> None:
-        self.now = 50.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class ByHand:
@@ -31,7 +22,7 @@ class ByHand:
 
     def __init__(self) -> None:
         self.supervisor: ReplicaSupervisor | None = None
-        self.clock = Clock()
+        self.clock = Clock(50.0)
         self.lives: dict[str, int] = {}
         self.retired: list[str] = []
         self.drained: list[str] = []
@@ -220,11 +211,11 @@ def looked(clock: Clock, *states: ClusterState | None, between: float = 0.0) -> 
 
 
 def test_ages_become_times_on_the_readers_clock():
-    assert [one.at for one in looked(Clock(), state((beat("a", at=1e9), 0.5))).replicas()] == [49.5]
+    assert [one.at for one in looked(Clock(50.0), state((beat("a", at=1e9), 0.5))).replicas()] == [49.5]
 
 
 def test_without_a_scheduler_the_last_state_stands():
-    clock = Clock()
+    clock = Clock(50.0)
     directory = looked(clock, state((beat("a"), 0.5)), None, None, between=STALE)
     (one,) = directory.replicas()
     assert one.replica == "a" and clock.now - one.at == pytest.approx(0.5 + STALE)  # of the last wait
@@ -232,8 +223,13 @@ def test_without_a_scheduler_the_last_state_stands():
 
 def test_a_new_scheduler_has_not_heard_of_all_replicas():
     young, old = state((beat("b"), 0.0), up_s=1.0), state((beat("b"), 0.0), up_s=STALE)
-    assert {one.replica for one in looked(Clock(), state((beat("a"), 0.0)), young).replicas()} == {"a", "b"}
-    assert {one.replica for one in looked(Clock(), state((beat("a"), 0.0)), young, old).replicas()} == {"b"}
+    assert {one.replica for one in looked(Clock(50.0), state((beat("a"), 0.0)), young).replicas()} == {
+        "a",
+        "b",
+    }
+    assert {one.replica for one in looked(Clock(50.0), state((beat("a"), 0.0)), young, old).replicas()} == {
+        "b"
+    }
 
 
 BROKEN = {"replica-1": ("engine", "no memory left")}
@@ -252,11 +248,11 @@ BROKEN = {"replica-1": ("engine", "no memory left")}
 def test_ready_when_one_is_up_and_no_other_is_expected(monkeypatch, states):
     monkeypatch.setattr("scheduler.cluster.directory.POLL", 0.0)
     source = Source(*states, None)
-    asyncio.run(WatchedDirectory(source, Clock()).ready())
+    asyncio.run(WatchedDirectory(source, Clock(50.0)).ready())
     assert source.left == [None]
 
 
 def test_what_does_not_start_says_why():
     failed = state(failures={"replica-0": ("not_found", "no model 'huge'")})
     with pytest.raises(NotFound, match="no model 'huge'"):
-        asyncio.run(WatchedDirectory(Source(failed), Clock()).ready())
+        asyncio.run(WatchedDirectory(Source(failed), Clock(50.0)).ready())

@@ -20,7 +20,8 @@ from scheduler.plan import Slice
 from tests.hypothesis_profiles import tried
 from tests.lossless import Case, cases
 from tests.sessions import made
-from tests.tiny_models import VOCABULARY, random_model
+from tests.tiny_models import VOCABULARY
+from tests.tiny_models import folder as folder
 from tests.tree_drafts import grown, longest_agreeing, paths, tree
 from verify_server.engine.base import MAX_TREE, Segment
 from verify_server.engine.torch import geometry
@@ -37,11 +38,6 @@ from verify_server.text.guide import GuideCompiler
 FAMILIES = ("llama", "qwen3", "mistral", "gemma2", "gemma3_text")
 NUM_BLOCKS = 48
 PROMPT_LENGTHS = (3, 30, 61)  # in the middle of a block, and so that trees reach beyond a span of 64
-
-
-@pytest.fixture(scope="session")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    return cache(lambda family: random_model(family, tmp_path_factory.mktemp(family)))
 
 
 @pytest.fixture(scope="session")

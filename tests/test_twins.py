@@ -1,7 +1,6 @@
 """Equal beginnings that arrive together: one session computes them, the others wait a step and take them over."""
 
 import asyncio
-import dataclasses
 import random
 
 import pytest
@@ -84,15 +83,9 @@ def test_texts_that_part_again_and_again_are_a_tree_of_which_each_branch_is_comp
     assert together(prompts, max_step_tokens=512) == sum(map(alone, prompts)) - spared
 
 
-class Loner(FakeEngine):
-    @property
-    def info(self):
-        return dataclasses.replace(super().info, shares_blocks=False)
-
-
 @pytest.mark.parametrize(
     "options",
-    [{"prefix_cache": False}, {"engine": Loner(200)}],
+    [{"prefix_cache": False}, {"engine": FakeEngine(200, facts={"shares_blocks": False})}],
     ids=["no prefix cache", "an engine that cannot share"],
 )
 def test_where_nothing_is_shared_nobody_waits(options):

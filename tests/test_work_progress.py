@@ -6,14 +6,7 @@ import sys
 import pytest
 
 from opensled.process.work_progress import ERASE, LINE_SECONDS, WorkProgress
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.emulated import Clock
 
 
 class Terminal(io.StringIO):
@@ -23,7 +16,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(100.0)
 
 
 def finish(progress: WorkProgress, clock: Clock, part: tuple[object, ...], seconds: float) -> None:

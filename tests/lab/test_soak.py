@@ -39,6 +39,7 @@ from lab.testbed.soak.targets import target_of
 from lab.testbed.soak.victims import paused, without_disk, without_memory
 from opensled.core.errors import OpenSledError, Overloaded
 from opensled.core.messages import Limits, ModelInfo
+from tests.emulated import Clock
 from tests.lab.test_process_guard import left_of
 
 TRUTH = (5, 6, 7, 8, 9, 10)
@@ -87,13 +88,6 @@ def test_a_reply_over_the_api_is_held_against_its_text():
     with pytest.raises(Overloaded):
         reply.absorb({"error": {"code": "overloaded", "message": "full"}})
     assert type(_error({"code": None, "message": "odd"})) is OpenSledError
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_errors_and_stalls_count_by_what_was_broken_then():
