@@ -1,26 +1,22 @@
 """Shared KV on the llama.cpp engine: every row is what a fresh context gives that knows its text only."""
 
-import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import llama_cpp
 import numpy as np
 import pytest
 
-from tests.llamacpp_cache import BLOCK, FAMILIES, NUM_BLOCKS, assert_close, tokens_of
+from tests.llamacpp_cache import BLOCK, FAMILIES, HEAD, NUM_BLOCKS, Life, assert_close, never_meet, tokens_of
 from tests.llamacpp_cache import engine as engine
 from tests.llamacpp_cache import fresh as fresh
 from tests.llamacpp_cache import gguf_of as gguf_of
-from tests.tiny_gguf import VOCABULARY
-from verify_server.engine.base import Segment
 from verify_server.engine.llamacpp import llama_engine as llamacpp
 from verify_server.engine.llamacpp.llama_batch import LlamaPiece
 from verify_server.engine.llamacpp.llama_cache import CacheFull, LlamaCache
 from verify_server.engine.llamacpp.llama_engine import LlamaCppEngine
-from verify_server.kv.blocks import BlockPool, BlockTable, OutOfBlocks
+from verify_server.kv.blocks import BlockPool
 
 KEY = b"a secret of this test"
-HEAD = tuple(tokens_of(40, 99))  # that texts have in common
 
 
 def counted(loaded: LlamaCppEngine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -36,68 +32,6 @@ def counted(loaded: LlamaCppEngine, monkeypatch: pytest.MonkeyPatch) -> list[int
     return counts
 
 
-class Life:
-    """One session as the server keeps it: it begins like others, and publishes what it committed."""
-
-    def __init__(self, pool: BlockPool, tokens: Sequence[int], seed: int = 0, tenant: str = "a") -> None:
-        self.chance = random.Random(seed)
-        self.tokens, self.draft = list(tokens), []
-        self.table = BlockTable(pool, tenant)
-        self.computed = 0
-
-    def plan(self, most: int = 100, draft: Sequence[int] = ()) -> Segment:
-        self.computed = self.table.adopt(self.tokens, self.computed)
-        stop = min(len(self.tokens), self.computed + most)
-        self.draft = list(draft) if stop == len(self.tokens) else []
-        self.table.grow(stop + len(self.draft))
-        tokens = (*self.tokens[self.computed : stop], *self.draft)
-        rows = len(self.draft) + 1 if stop == len(self.tokens) else 0
-        return Segment(tokens, self.computed, tuple(self.table.blocks), rows)
-
-    def commit(self, segment: Segment, accepted: int = 0, bonus: int = 5) -> None:
-        self.computed = segment.start + len(segment.tokens) - len(self.draft) + accepted
-        self.tokens += [*self.draft[:accepted], bonus] if segment.rows else []
-        self.table.truncate(self.computed)
-        self.table.publish(self.tokens, min(self.computed, len(self.tokens) - 1))
-
-    def forget(self) -> None:
-        self.table.clear()
-        self.computed = 0
-
-    def random_plan(self) -> Segment:
-        draft = tokens_of(self.chance.randint(0, 6), self.chance.random())
-        return self.plan(self.chance.randint(1, 40), draft)
-
-    def random_commit(self, segment: Segment) -> None:
-        self.commit(segment, self.chance.randint(0, len(self.draft)), self.chance.randint(1, VOCABULARY - 1))
-
-
-def steps(seed: int, pool: BlockPool) -> Iterator[list[tuple[Life, Segment]]]:
-    """Sessions of two tenants that begin alike, or where an earlier one ended; they lose their KV, and go."""
-    chance, lives = random.Random(seed), []
-    said: list[Sequence[int]] = [HEAD]
-    for number in range(10_000):
-        if len(lives) < 5 and chance.random() < 0.5:
-            head = chance.choice(said)
-            text = [*head[: chance.randint(1, len(head))], *tokens_of(chance.randint(1, 20), number)]
-            lives.append(Life(pool, text[:90], number, chance.choice("ab")))
-        for life in list(lives):
-            if len(life.tokens) > 100 or chance.random() < 0.05:
-                said = [*said[-4:], HEAD, life.tokens]
-                life.forget()
-                lives.remove(life)
-            elif chance.random() < 0.08:
-                life.forget()
-        work = []
-        for life in chance.sample(lives, chance.randint(0, len(lives))):
-            try:
-                work.append((life, life.random_plan()))
-            except OutOfBlocks:
-                life.forget()
-        if work:
-            yield work
-
-
 @pytest.mark.parametrize("sequences", [llamacpp.SEQUENCES, 3], ids=["enough sequences", "three sequences"])
 @pytest.mark.parametrize("hears", [True, False], ids=["hears of free blocks", "finds out"])
 @pytest.mark.parametrize("family", FAMILIES)
@@ -109,16 +43,7 @@ def test_texts_that_begin_alike_come_roll_back_and_go(
     loaded = engine(family)
     hearing = (loaded.forget, KEY, loaded.rest) if hears else (None, KEY)
     pool = BlockPool(NUM_BLOCKS, BLOCK, *hearing)
-    schedule = steps(seed, pool)
-    for _ in range(80):
-        work = next(schedule)
-        logits = loaded.forward([segment for _, segment in work]).logits
-        for life, segment in work:
-            rows, logits = logits[: segment.rows], logits[segment.rows :]
-            if segment.rows:
-                assert_close(rows, fresh(family, [*life.tokens, *life.draft])[-segment.rows :])
-            life.random_commit(segment)
-        assert len(logits) == 0
+    never_meet(loaded, pool, seed, 80, lambda text: fresh(family, text))
     assert pool.hits > 0
 
 

@@ -1,7 +1,5 @@
 """The llama.cpp engine against a fresh context that knows one sequence only, and against itself in other batches."""
 
-import random
-from collections.abc import Iterator
 from functools import partial
 
 import llama_cpp
@@ -12,7 +10,7 @@ from opensled.core.errors import EngineError, NotFound, SelfTestFailed, Unsuppor
 from opensled.models.llama import LlamaModel
 from opensled.models.step_threads import StepThreads
 from opensled.models.store import model_file
-from tests.llamacpp_cache import BLOCK, FAMILIES, NUM_BLOCKS, assert_close, tokens_of
+from tests.llamacpp_cache import BLOCK, FAMILIES, NUM_BLOCKS, assert_close, never_meet, tokens_of
 from tests.llamacpp_cache import engine as engine
 from tests.llamacpp_cache import fresh as fresh
 from tests.llamacpp_cache import gguf_of as gguf_of
@@ -21,7 +19,7 @@ from verify_server.engine.base import Segment
 from verify_server.engine.llamacpp import llama_engine as llamacpp
 from verify_server.engine.llamacpp import llama_probe
 from verify_server.engine.llamacpp.llama_cache import BATCH, LlamaCache
-from verify_server.kv.blocks import BlockPool, BlockTable, OutOfBlocks
+from verify_server.kv.blocks import BlockPool, BlockTable
 from verify_server.options.registries import ENGINES
 from verify_server.options.serve_config import ServeConfig
 from verify_server.round.block_target import BlockTarget
@@ -30,80 +28,13 @@ FIRST, SECOND = 0, 1  # the sequences that an engine takes first
 TINY = model_file("tiny", "*.gguf")
 
 
-class Life:
-    """One session as the server keeps it: truth, KV blocks, how much of it is computed."""
-
-    def __init__(self, pool: BlockPool, seed: int) -> None:
-        self.chance = random.Random(seed)
-        self.tokens = tokens_of(self.chance.randint(1, 60), seed)
-        self.table = BlockTable(pool)
-        self.computed = 0
-
-    def plan(self) -> Segment:
-        """A chunk of what is known, or the newest token with a draft."""
-        stop = min(len(self.tokens), self.computed + self.chance.randint(1, 40))
-        self.draft = (
-            tokens_of(self.chance.randint(0, 6), self.chance.random()) if stop == len(self.tokens) else []
-        )
-        fresh_tokens = (*self.tokens[self.computed : stop], *self.draft)
-        self.table.grow(self.computed + len(fresh_tokens))
-        rows = self.chance.randint(0, len(fresh_tokens)) if stop < len(self.tokens) else len(self.draft) + 1
-        return Segment(fresh_tokens, self.computed, tuple(self.table.blocks), rows)
-
-    def commit(self, segment: Segment) -> None:
-        """Some of the draft stands; the rest is rolled back."""
-        accepted = self.chance.randint(0, len(self.draft))
-        self.tokens += (
-            [*self.draft[:accepted], self.chance.randint(1, VOCABULARY - 1)] if segment.rows else []
-        )
-        self.computed = segment.start + len(segment.tokens) - len(self.draft) + accepted
-        self.table.truncate(self.computed)
-
-    def forget(self) -> None:
-        self.table.truncate(0)
-        self.computed = 0
-
-
-def steps(seed: int, pool: BlockPool) -> Iterator[list[tuple[Life, Segment]]]:
-    """Generator of steps over lives that come, lose their KV, and go."""
-    chance, lives, born = random.Random(seed), [], 0
-    while True:
-        if len(lives) < 5 and chance.random() < 0.4:
-            born += 1
-            lives.append(Life(pool, 1000 * seed + born))
-        for life in list(lives):
-            if len(life.tokens) > 100 or chance.random() < 0.03:
-                life.forget()
-                lives.remove(life)
-            elif chance.random() < 0.08:
-                life.forget()
-        work = []
-        for life in chance.sample(lives, chance.randint(0, len(lives))):
-            try:
-                work.append((life, life.plan()))
-            except OutOfBlocks:
-                life.forget()
-        if work:
-            yield work
-
-
 @pytest.mark.parametrize("hears", [True, False], ids=["hears of free blocks", "finds out"])
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("seed", range(3))
 def test_sessions_that_come_roll_back_lose_their_kv_and_go_never_meet(family, seed, hears, engine, fresh):
     loaded = engine(family)
     pool = BlockPool(NUM_BLOCKS, BLOCK, loaded.forget if hears else None)
-    schedule = steps(seed, pool)
-    for _ in range(60):
-        work = next(schedule)
-        logits = loaded.forward([segment for _, segment in work]).logits
-        for life, segment in work:
-            rows, logits = logits[: segment.rows], logits[segment.rows :]
-            if segment.rows:
-                context = (*life.tokens[: segment.start], *segment.tokens)
-                assert_close(rows, fresh(family, context)[-segment.rows :])
-            life.commit(segment)
-        assert len(logits) == 0
+    never_meet(loaded, pool, seed, 60, lambda text: fresh(family, text))
 
 
 def test_a_prompt_longer_than_a_batch_gives_all_its_rows(fresh, gguf_of):
