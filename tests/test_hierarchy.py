@@ -3,7 +3,7 @@
 import asyncio
 import random
 import threading
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -99,50 +99,12 @@ def answers_of(count=4, *, top=None, middle=None, params=GREEDY, acceptance=0.7,
     return asyncio.run(scenario())
 
 
-@dataclass
-class Gate(FakeEngine):
-    """Opens another engine with its step number `opens`, or waits for that."""
-
-    opened: threading.Event = field(default_factory=threading.Event)
-    waits: bool = False
-    opens: int = 1
-
-    def forward(self, segments):
-        if self.waits:
-            assert self.opened.wait(60)
-        if len(self.batches) + 1 >= self.opens:
-            self.opened.set()
-        return super().forward(segments)
-
-
-@dataclass
-class Slower(FakeEngine):
-    """Waits before each step for one of the relay's, 20 ms at most: a target without cost writes all by itself."""
-
-    relay: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
-
-    def forward(self, segments):
-        self.relay.acquire(timeout=0.02)
-        return super().forward(segments)
-
-
-@dataclass
-class Counted(FakeEngine):
-    """Tells a `Slower` of each step."""
-
-    steps: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
-
-    def forward(self, segments):
-        self.steps.release()
-        return super().forward(segments)
-
-
 def test_a_relay_that_agrees_saves_the_target_its_steps():
     """The target waits until the relay has vetted a block: else it may have written all before that."""
-    middle = Gate(opens=4)
-    answers, _, top = answers_of(
-        1, top=Gate(opened=middle.opened, waits=True), middle=middle, params=LONG, block=8
-    )
+    begun, middle = threading.Event(), FakeEngine()
+    middle.before = lambda segments: len(middle.batches) >= 3 and begun.set()
+    top = FakeEngine(before=lambda segments: begun.wait(60))
+    answers, _, top = answers_of(1, top=top, middle=middle, params=LONG, block=8)
     assert len(answers[0].tokens) == 120
     assert top.steps < 120 / 3  # blocks of 8 and their bonus tokens, but for the first steps
     assert top.drafts.accepted > 0.5 * 120
@@ -155,8 +117,10 @@ def test_a_relay_that_is_always_wrong_costs_no_more_steps_than_decoding():
 
 
 async def test_what_is_confirmed_and_taken_back_is_counted():
-    middle = Counted(target=errs(0.3))
-    top = Slower(relay=middle.steps)
+    # A target without cost would write all by itself: it waits for one of the relay's steps, 20 ms at most
+    steps = threading.Semaphore(0)
+    middle = FakeEngine(target=errs(0.3), before=lambda segments: steps.release())
+    top = FakeEngine(before=lambda segments: steps.acquire(timeout=0.02))
     async with tiers(top, middle, block=3) as (network, relay, _):
         await ask(network, [3, 1, 4], OracleDrafter(0.7), LONG)
         found = {each.name: each.read() for each in relay.metrics}
