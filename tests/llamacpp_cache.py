@@ -150,3 +150,16 @@ def never_meet(
                 assert_close(rows, expected(text)[-segment.rows :])
             life.random_commit(segment)
         assert len(logits) == 0
+
+
+def counted(loaded: LlamaCppEngine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many tokens its llama.cpp will be given, pass by pass."""
+    counts: list[int] = []
+    real = loaded._cache.decode
+
+    def decode(pieces: Sequence[LlamaPiece]) -> np.ndarray:
+        counts.append(sum(len(piece.tokens) for piece in pieces))
+        return real(pieces)
+
+    monkeypatch.setattr(loaded._cache, "decode", decode)
+    return counts

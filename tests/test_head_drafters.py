@@ -76,14 +76,15 @@ class FromTheText(HeadDrafter):
         return self._parts.normalize(head.draft(context.inputs[row], newest, row, attend))
 
 
-def beside(engine: TorchEngine, kind: str, **head: int) -> tuple[Recorder, HeadDrafter]:
-    """A recorded drafter beside the engine, and one that knows only texts."""
+def beside(kind: str, **head: int) -> tuple[TorchEngine, Recorder, HeadDrafter]:
+    """An engine, a recorded drafter beside it, and one that knows only texts."""
+    engine = fresh_engine()
     built = random_head(kind, engine.network, **head)
     context = HeadContext(built, engine.info.num_blocks)
     engine.attach(context)
     parts = TargetParts(engine.network, torch.arange(built.shape.vocabulary))
     told = type("Told", (FromTheText, DRAFTERS[kind]), {"network": engine.network})(built, context, parts)
-    return Recorder(DRAFTERS[kind](built, context, parts)), told
+    return engine, Recorder(DRAFTERS[kind](built, context, parts)), told
 
 
 def agree(told: HeadDrafter, recorder: Recorder, most: int = 60) -> None:
@@ -98,16 +99,14 @@ def agree(told: HeadDrafter, recorder: Recorder, most: int = 60) -> None:
 )
 @pytest.mark.parametrize("kind", DRAFTERS)
 def test_texts_and_drafts_under_eviction_trees_and_shared_prefixes(reference, kind, temperature):
-    engine = fresh_engine()
-    recorder, told = beside(engine, kind, **({"markov": 6} if kind == "specformer" else {}))
+    engine, recorder, told = beside(kind, **({"markov": 6} if kind == "specformer" else {}))
     texts_as_asked(engine, recorder, reference, temperature)
     agree(told, recorder)
 
 
 def drafts_of(kind: str, text: tuple[int, ...], steps: int = 6) -> bool:
     """Whether drafts along a text that is read in pieces are those of the text alone."""
-    engine = fresh_engine()
-    recorder, told = beside(engine, kind)
+    engine, recorder, told = beside(kind)
     device = SamplingParams(temperature=0.0, max_tokens=steps)
     written(engine, recorder, [text], [NoneDrafter()], [device], StepMachine)
     try:
@@ -159,8 +158,7 @@ def test_a_planted_fault_is_seen(monkeypatch, kind, fault):
 @pytest.mark.parametrize(("name", "wrong"), [("normalize", without_the_norm), ("embed", token_before)])
 def test_a_fault_in_what_is_the_targets(monkeypatch, kind, name, wrong):
     """Of the two that are compared, only one has it."""
-    engine = fresh_engine()
-    recorder, told = beside(engine, kind)
+    engine, recorder, told = beside(kind)
     monkeypatch.setattr(recorder.inner._parts, name, wrong.__get__(recorder.inner._parts))
     told._parts = TargetParts(engine.network, torch.arange(len(told._ids)))
     written(engine, recorder, [LONG], [NoneDrafter()], [SamplingParams(0.0, max_tokens=6)], StepMachine)
@@ -192,8 +190,7 @@ def test_a_head_sees_the_newest_positions_of_a_long_text():
 
 @pytest.mark.parametrize("kind", DRAFTERS)
 def test_a_head_that_fails_costs_drafts_only(monkeypatch, reference, kind, caplog):
-    engine = fresh_engine()
-    recorder, _ = beside(engine, kind)
+    engine, recorder, _ = beside(kind)
     monkeypatch.setattr(recorder.inner._head, "read", lambda *_: 1 / 0)
     prompt = tuple(reference.encode(PROMPTS[0]))
     params = SamplingParams(temperature=0.0, max_tokens=6)
@@ -259,8 +256,7 @@ def expected() -> list[int]:
 
 @pytest.mark.parametrize("kind", DRAFTERS)
 async def test_after_a_prefix_hit(kind, expected):
-    engine = fresh_engine()
-    recorder, told = beside(engine, kind)
+    engine, recorder, told = beside(kind)
     async with running(engine, drafter=recorder, policy=FOUR) as network:
         first = await ask(network, LONG, NoneDrafter(), WARM)
         loop = network.manager.loop
@@ -275,8 +271,7 @@ async def test_after_a_prefix_hit(kind, expected):
 
 @pytest.mark.parametrize("kind", DRAFTERS)
 async def test_over_a_link_that_loses_streams(kind, expected):
-    engine = fresh_engine()
-    recorder, told = beside(engine, kind)
+    engine, recorder, told = beside(kind)
     weather = Weather(loss=0.3, duplicate=0.1, reorder=0.2, seed=7)
     async with running(engine, drafter=recorder, policy=FOUR, weather=weather) as network:
         assert list((await ask(network, LONG, NoneDrafter(), WARM, patience=IMPATIENT)).tokens) == expected
@@ -286,8 +281,7 @@ async def test_over_a_link_that_loses_streams(kind, expected):
 @pytest.mark.parametrize("kind", DRAFTERS)
 async def test_on_another_server_the_head_reads_all_of_the_text(kind, expected):
     """What a device sends to a server that takes over: prompt, what is committed, and the same seed."""
-    engine = fresh_engine()
-    recorder, told = beside(engine, kind)
+    engine, recorder, told = beside(kind)
     async with running(engine, drafter=recorder, policy=FOUR) as network:
         assert (
             list((await ask(network, LONG, NoneDrafter(), WARM, committed=tuple(expected[:5]))).tokens)[-7:]

@@ -1,35 +1,29 @@
 """Shared KV on the llama.cpp engine: every row is what a fresh context gives that knows its text only."""
 
-from collections.abc import Sequence
-
 import llama_cpp
 import numpy as np
 import pytest
 
-from tests.llamacpp_cache import BLOCK, FAMILIES, HEAD, NUM_BLOCKS, Life, assert_close, never_meet, tokens_of
+from tests.llamacpp_cache import (
+    BLOCK,
+    FAMILIES,
+    HEAD,
+    NUM_BLOCKS,
+    Life,
+    assert_close,
+    counted,
+    never_meet,
+    tokens_of,
+)
 from tests.llamacpp_cache import engine as engine
 from tests.llamacpp_cache import fresh as fresh
 from tests.llamacpp_cache import gguf_of as gguf_of
 from verify_server.engine.llamacpp import llama_engine as llamacpp
-from verify_server.engine.llamacpp.llama_batch import LlamaPiece
 from verify_server.engine.llamacpp.llama_cache import CacheFull, LlamaCache
 from verify_server.engine.llamacpp.llama_engine import LlamaCppEngine
 from verify_server.kv.blocks import BlockPool
 
 KEY = b"a secret of this test"
-
-
-def counted(loaded: LlamaCppEngine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many tokens its llama.cpp will be given, pass by pass."""
-    counts: list[int] = []
-    real = loaded._cache.decode
-
-    def decode(pieces: Sequence[LlamaPiece]) -> np.ndarray:
-        counts.append(sum(len(piece.tokens) for piece in pieces))
-        return real(pieces)
-
-    monkeypatch.setattr(loaded._cache, "decode", decode)
-    return counts
 
 
 @pytest.mark.parametrize("sequences", [llamacpp.SEQUENCES, 3], ids=["enough sequences", "three sequences"])

@@ -8,7 +8,7 @@ import pytest
 
 from opensled.core.messages import DraftBlock
 from opensled.core.trees import depth_first, path_to, without_twins
-from tests.llamacpp_cache import BLOCK, FAMILIES, NUM_BLOCKS, assert_close, tokens_of
+from tests.llamacpp_cache import BLOCK, FAMILIES, NUM_BLOCKS, assert_close, counted, tokens_of
 from tests.llamacpp_cache import engine as engine
 from tests.llamacpp_cache import fresh as fresh
 from tests.llamacpp_cache import gguf_of as gguf_of
@@ -141,14 +141,8 @@ def test_more_branches_than_sequences_take_several_passes(engine, expected, monk
 
 
 def test_the_path_that_stands_is_not_computed_again(engine, monkeypatch):
-    loaded, computed = engine("llama"), []
-    decode = loaded._cache.decode
-
-    def counted(pieces: Sequence[LlamaPiece]) -> np.ndarray:
-        computed.append(sum(len(piece.tokens) for piece in pieces))
-        return decode(pieces)
-
-    monkeypatch.setattr(loaded._cache, "decode", counted)
+    loaded = engine("llama")
+    computed = counted(loaded, monkeypatch)
     nodes = tree(0, (5, -1), (6, 0), (7, -1), (8, 2), (9, 3))
     loaded.forward([Segment((1, 2, 3, *nodes.ids), 0, (4,), 6, nodes.parents)])
     loaded.compact((4,), [(5, 3), (6, 4), (7, 5)])

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 from lab.training.distil.self_prompts import Given, Script, Written
 from lab.training.heads import capture as capturing
@@ -20,6 +20,7 @@ from lab.training.heads.heldout import tokens_per_step
 from lab.training.heads.pupil import Pupil, new_pupil
 from lab.training.heads.trainer import Plan, Trainer
 from lab.training.heads.windows import TOP, Shard, Window, read_shard, save_shard
+from tests.lab.micro_llama import micro_llama
 from verify_server.drafting.heads.collapse import best_chain, best_trie
 
 VOCABULARY, END, LENGTH = 90, 7, 4
@@ -28,19 +29,7 @@ CYCLE = (11, 30, 12, 55, 41, 80, 23)
 
 @pytest.fixture(scope="module")
 def target() -> LlamaForCausalLM:
-    torch.manual_seed(3)
-    config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        tie_word_embeddings=True,
-        eos_token_id=[END],
-        initializer_range=0.15,
-    )
-    return LlamaForCausalLM(config).requires_grad_(False).eval()
+    return micro_llama(VOCABULARY, END, hidden=32, layers=3, heads=4)
 
 
 @torch.no_grad()
