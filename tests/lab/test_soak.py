@@ -312,16 +312,13 @@ def test_minutes_of_it_on_both_engines_with_all_faults(tmp_path, cold_start):
 
 
 @pytest.mark.long
-def test_a_minute_of_it_behind_a_relay(tmp_path, cold_start):
-    faults = "kill,pause,flood of sure drafts"
-    found = soak(tmp_path, "--minutes", "1", "--targets", "relay", "--faults", faults, "--questions", "4")
-    assert found["right"] and found["tokens"] >= 200 and found["faults"]
-
-
-@pytest.mark.long
-def test_a_minute_of_it_with_pictures(tmp_path, cold_start):
-    faults = "kill,pause,reset"
-    found = soak(tmp_path, "--minutes", "1", "--targets", "pictures", "--faults", faults, "--questions", "6")
+@pytest.mark.parametrize(
+    ("target", "faults", "questions"),
+    [("relay", "kill,pause,flood of sure drafts", "4"), ("pictures", "kill,pause,reset", "6")],
+)
+def test_a_minute_of_it_elsewhere(target, faults, questions, tmp_path, cold_start):
+    words = ("--targets", target, "--faults", faults, "--questions", questions)
+    found = soak(tmp_path, "--minutes", "1", *words)
     assert found["right"] and found["tokens"] >= 200 and found["faults"]
 
 
