@@ -14,7 +14,12 @@ from dataclasses import dataclass, field, replace
 from edge_client.drafters.base import Drafter
 from edge_client.link.remote import RetryPolicy
 from opensled.core.errors import NonFiniteLogits, Unreachable
-from opensled.core.messages import ClientMessage, DraftToken, SamplingParams, ServerMessage
+from opensled.core.messages import (
+    ClientMessage,
+    DraftToken,
+    SamplingParams,
+    ServerMessage,
+)
 from opensled.core.sampling import Sampler
 from opensled.text.call_forms import BARE
 from opensled.wire import codec
@@ -324,3 +329,27 @@ class MemoryStream:
 
     async def server_send(self, message: ServerMessage) -> None:
         self._network.deliver(self._down, codec.encode_server(message))
+
+
+class Silent(OracleDrafter):
+    """Leaves it to the server to decode, so that the number of positions it computes is certain."""
+
+    def __init__(self) -> None:
+        super().__init__(0.0)
+
+    def propose(self):
+        return iter(())
+
+
+class CountingText(FakeText):
+    """Counts what was tokenized."""
+
+    def __init__(self):
+        self.encoded = 0
+
+    def encode(self, text):
+        self.encoded += 1
+        return super().encode(text)
+
+    def render(self, messages, *more):
+        return self.encode("".join(turn.content for turn in messages))

@@ -15,6 +15,7 @@ from opensled.core import noise
 from opensled.core.errors import NonFiniteLogits
 from opensled.core.messages import SamplingParams, SparseDistribution
 from verify_server.engine.base import SampleRequest, Scores
+from verify_server.engine.torch.torch_scores import TorchScores
 
 GREEDY = SamplingParams(temperature=0)
 KEY = noise.noise_key(7)
@@ -252,3 +253,10 @@ class ScoresContract:
     def test_no_rows_are_no_error(self):
         scores = self.scores(np.zeros((0, VOCABULARY), np.float32))
         assert scores.sample_one(SampleRequest([], GREEDY, KEY, 0)) == [] and scores.logprobs([], [], 2) == []
+
+
+class Grouped(TorchScores):
+    """As on a GPU: whole groups of rows at once."""
+
+    def sample(self, requests):
+        return self.sample_groups(requests)

@@ -13,8 +13,7 @@ from opensled.core.messages import SamplingParams
 from opensled.core.noise import noise_key
 from opensled.core.sampling import Sampler
 from tests.drafter_contract import BLOCK, DrafterContract, ids, pull
-from tests.test_drafters import ToyDrafter
-from tests.tiny_drafts import TEXT, TINY_DRAFT, tiny_tokenizer
+from tests.tiny_drafts import TEXT, TINY_DRAFT, ToyDrafter, tiny_tokenizer
 
 ACCELERATED = "accelerated:llamacpp"
 GREEDY = Sampler(SamplingParams(temperature=0), noise_key(1))

@@ -30,8 +30,8 @@ from scheduler.plan import Slice
 from tests.fakes import VOCAB, FakeEngine, OracleDrafter, continuation
 from tests.mischief import SLOW_STEPS, Believes
 from tests.serving import blocks_return, linked, serving
+from tests.sessions import Bench
 from tests.system import Answer, ask, running
-from tests.test_session import Bench
 from verify_server.access.security import TenantLimits, Tenants
 from verify_server.admission.session_manager import SessionLimits, SessionManager
 from verify_server.round.budget import (

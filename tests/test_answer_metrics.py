@@ -21,11 +21,10 @@ from opensled.metrics.registry import Metric, build_metric
 from tests.devices import device_on, read
 from tests.http_serving import HI, asking, http_serving, said
 from tests.pace import units
-from tests.replicas import cluster
+from tests.replicas import api, cluster, until_ready
 from tests.scraping import samples, scrape
 from tests.serving import GREEDY, PROMPT, finish, first_reply, linked, serving
 from tests.system import until
-from tests.test_gateway_http import api, until_ready
 from verify_server.access.security import Tenants
 from verify_server.admission.session_manager import SessionLimits
 from verify_server.cluster.gateway_metrics import gateway_metrics

@@ -23,8 +23,7 @@ from opensled.drafting.tables import FrozenTable, LruTable, TableShape, as_rows
 from tests.drafter_contract import DrafterContract, ids, pull
 from tests.lossless import brave_a_storm
 from tests.pace import units
-from tests.test_draft_tables import TRACE, some_table
-from tests.tiny_drafts import TEXT, TINY_DRAFT, tiny_info, tiny_tokenizer
+from tests.tiny_drafts import TEXT, TINY_DRAFT, TRACE, some_table, tiny_info, tiny_tokenizer
 
 GREEDY = Sampler(SamplingParams(temperature=0), noise_key(1))
 TREES = FixedLength(6, tree=24)

@@ -9,46 +9,23 @@ import pytest
 from edge_client.device.config import DeviceConfig
 from edge_client.device.drafter_choice import FittingFactory, make_factory
 from edge_client.drafters import DRAFTERS
-from edge_client.drafters.base import Drafter
 from edge_client.drafters.cacheback import CachebackDrafter
 from edge_client.drafters.chain import HORIZON, ChainDrafter, ChainFactory
 from edge_client.lengths.fixed import FixedLength
 from edge_client.round.draft_job import BlockBudget
 from edge_client.round.drafting import DraftThread
 from opensled.core.errors import NotFound, UsageError, VocabularyMismatch
-from opensled.core.messages import DraftToken, SamplingParams
+from opensled.core.messages import SamplingParams
 from opensled.core.noise import noise_key
 from opensled.core.protocol import Truth
 from opensled.core.sampling import Sampler
 from tests.drafter_contract import BLOCK, DrafterContract, ids, pull
 from tests.lossless import answer_all, cases, check
-from tests.test_drafters import ToyDrafter
-from tests.tiny_drafts import tiny_info
+from tests.tiny_drafts import Speaker, ToyDrafter, tiny_info
 
 CHAIN = "chain:cacheback,llamacpp"
 BOTH = "chain:cacheback,accelerated:llamacpp"
 GREEDY = Sampler(SamplingParams(temperature=0), noise_key(1))
-
-
-class Speaker(Drafter):
-    """Says always the same, so surely, and remembers what it hears."""
-
-    def __init__(self, tokens, confidence=0.5) -> None:
-        self.tokens, self.confidence = tokens, confidence
-        self.heard: list = []
-        self.closed = False
-
-    def begin(self, prompt, sampler):
-        self.heard = list(prompt)
-
-    def propose(self):
-        return (DraftToken(token, self.confidence) for token in self.tokens)
-
-    def commit(self, tokens):
-        self.heard += tokens
-
-    def close(self):
-        self.closed = True
 
 
 class TestChain(DrafterContract):

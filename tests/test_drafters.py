@@ -1,7 +1,5 @@
 """Drafters without a model, and the cache discipline of those with one, under the one contract."""
 
-import hashlib
-import json
 import subprocess
 import sys
 
@@ -13,7 +11,7 @@ from hypothesis import strategies as st
 from edge_client.device.device import connect
 from edge_client.device.prompt_config import GenerateConfig
 from edge_client.drafters import DRAFTERS
-from edge_client.drafters.base import Drafter, DrafterFactory, DrafterOptions, ModelDrafter
+from edge_client.drafters.base import Drafter, DrafterFactory, DrafterOptions
 from edge_client.drafters.lookup import LookupFactory
 from edge_client.drafters.none import NoneFactory
 from edge_client.drafters.threads import draft_threads
@@ -33,35 +31,13 @@ from tests.fake_target import _Text as TinyText
 from tests.fakes import continuation, next_token
 from tests.gated_target import SlowEngine
 from tests.serving import GREEDY, PROMPT, serving
-from tests.tiny_drafts import tiny_info
+from tests.tiny_drafts import ToyDrafter, tiny_info
 from verify_server.engine.base import SampleRequest
 from verify_server.engine.numpy_scores import NumpyScores
 
 
 def a_sampler() -> Sampler:
     return Sampler(SamplingParams(temperature=0.8), noise_key(1))
-
-
-class ToyDrafter(ModelDrafter):
-    """A model whose logits depend on every cached token, and which notices a wrong cache."""
-
-    def __init__(self, rolls_back: bool) -> None:
-        super().__init__(context_length=300)
-        self.cache: list[int] = []
-        self.rolls_back = rolls_back
-        self.forwarded = 0
-
-    def forward(self, tokens, start):
-        assert len(self.cache) == start and tokens
-        self.cache.extend(tokens)
-        self.forwarded += len(tokens)
-        seed = hashlib.blake2b(json.dumps(self.cache).encode(), digest_size=8).digest()
-        return np.random.default_rng(int.from_bytes(seed, "little")).normal(size=40)
-
-    def truncate(self, length):
-        kept = length if self.rolls_back else 0
-        del self.cache[kept:]
-        return kept
 
 
 class ToyFactory:

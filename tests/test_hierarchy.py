@@ -1,7 +1,6 @@
 """A relay over fakes: the text is the top target's, whatever the relay's model says."""
 
 import asyncio
-import random
 import threading
 from dataclasses import replace
 from types import SimpleNamespace
@@ -19,11 +18,11 @@ from opensled.wire import codec
 from relay.survival import Survival
 from relay.uplink import VettedBlocks
 from relay.vetting import Vetting
-from tests.fakes import EOS, POISON, VOCAB, FakeEngine, OracleDrafter, Weather, continuation, next_token
+from tests.fakes import EOS, POISON, FakeEngine, OracleDrafter, Weather, continuation
 from tests.system import CALM, ask, until
 from tests.table_target import TableDrafter, TableEngine
 from tests.test_penalties import CASES, LENGTH, PROMPT, params_of, reference
-from tests.three_tiers import IMPATIENT, relaying, tiers
+from tests.three_tiers import IMPATIENT, errs, relaying, tiers
 from verify_server.admission.session_manager import SessionLimits
 from verify_server.kv.blocks import BlockPool, BlockTable
 from verify_server.round.sequence import Sequence
@@ -31,17 +30,6 @@ from verify_server.round.sequence import Sequence
 STORM = Weather(loss=0.3, duplicate=0.1, reorder=0.2, seed=5)
 GREEDY = SamplingParams(temperature=0, max_tokens=40)
 LONG = SamplingParams(temperature=0, max_tokens=120)
-
-
-def errs(share, seed=0):
-    """A target that is another one than `next_token` at a share of all contexts."""
-
-    def token(context):
-        own = next_token(context)
-        lot = random.Random(hash((seed, tuple(context)))).random()
-        return own if lot >= share else 1 + (own + 3) % (VOCAB - 3)
-
-    return token
 
 
 @pytest.mark.parametrize(

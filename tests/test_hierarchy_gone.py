@@ -19,8 +19,7 @@ from tests.fakes import FakeEngine, continuation
 from tests.outages import INFO, LostStream, Outages
 from tests.serving import PROMPT
 from tests.system import until
-from tests.test_hierarchy import errs
-from tests.three_tiers import relaying, tiers
+from tests.three_tiers import errs, relaying, tiers
 
 LENGTH = 60
 TASK = Task(PROMPT, SamplingParams(temperature=0.0, max_tokens=LENGTH))

@@ -14,8 +14,7 @@ from opensled.core.messages import Failure, Limits, Open, Opened, SamplingParams
 from opensled.wire import codec
 from tests.fakes import EOS, VOCAB, FakeEngine, OracleDrafter, continuation
 from tests.system import ask, until
-from tests.test_hierarchy import errs
-from tests.three_tiers import tiers
+from tests.three_tiers import errs, tiers
 
 LIED_ABOUT, HONEST = (7, 7, 7), ((3, 1, 4), (1, 5, 9))
 GREEDY = SamplingParams(temperature=0, max_tokens=40)

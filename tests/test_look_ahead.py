@@ -5,10 +5,8 @@ import threading
 from contextlib import aclosing
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
-from edge_client.drafters.base import ModelDrafter
 from edge_client.lengths.fixed import FixedLength
 from edge_client.round import drafting
 from edge_client.round.draft_job import BlockBudget
@@ -20,26 +18,9 @@ from opensled.core.sampling import Sampler
 from tests.fakes import POISON, continuation, next_token
 from tests.system import until
 from tests.test_edge_loop import PROMPT, Script, Watched
+from tests.tiny_drafts import Model
 
 GREEDY = SamplingParams(temperature=0, max_tokens=40)
-
-
-class Model(ModelDrafter):
-    """A model drafter that is always right but for the positions in `errs`; `passes` are the ids of each forward."""
-
-    def __init__(self, errs=()):
-        super().__init__(1000)
-        self.errs, self.passes = set(errs), []
-
-    def forward(self, tokens, start):
-        self.passes.append(tuple(tokens))
-        logits = np.zeros(POISON)
-        token = next_token(self.sequence)
-        logits[1 + token % (POISON - 1) if len(self.sequence) in self.errs else token] = 9.0
-        return logits
-
-    def truncate(self, length):
-        return length
 
 
 class Held(Model):

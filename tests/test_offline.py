@@ -25,7 +25,7 @@ from tests.devices import TOKENIZER
 from tests.fakes import EOS, OracleDrafter, Weather, continuation, next_token
 from tests.outages import LIMITS, LONG, QUICK, Reader, Slow, device_that_loses
 from tests.serving import PROMPT
-from tests.test_look_ahead import Model
+from tests.tiny_drafts import Model
 
 EXPECTED = continuation(PROMPT, LONG.params.max_tokens)
 TEXT = TOKENIZER.decode(EXPECTED)

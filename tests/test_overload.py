@@ -13,10 +13,9 @@ from hw_profiles.step_cost import HardwareProfile, Roofline
 from opensled.core.errors import Overloaded
 from opensled.core.messages import Open, SamplingParams
 from scheduler.admission import AdmissionRequest
-from tests.fakes import FakeEngine
+from tests.fakes import CountingText, FakeEngine
 from tests.serving import PROMPT, first_reply, linked, serving
 from tests.system import running
-from tests.test_tenants import CountingText
 from tests.views import viewed
 from verify_server.access.security import Tenants
 from verify_server.admission.admission_controller import AdmissionController

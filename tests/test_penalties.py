@@ -32,11 +32,10 @@ from opensled.models.store import model_path
 from opensled.wire import codec
 from tests.fake_backend import FakeBackend, call, chat, refusal
 from tests.fakes import IMPATIENT, VOCAB, Weather
-from tests.scores_contract import packed
+from tests.scores_contract import Grouped, packed
 from tests.serving import linked, serving
 from tests.system import CALM, FOREVER, ask, running
 from tests.table_target import TableDrafter, TableEngine, TreeDrafter, logits_after, reference
-from tests.test_scores import Grouped
 from verify_server.admission.session_manager import SessionLimits
 from verify_server.engine.base import SampleRequest
 from verify_server.engine.numpy_scores import NumpyScores

@@ -15,7 +15,7 @@ from lab.training.heldout import heldout_path
 from opensled.core.errors import OpenSledError
 from opensled.core.messages import Open, SamplingParams
 from opensled.models.store import model_path
-from tests.fakes import EOS, POISON, FakeEngine, OracleDrafter, continuation
+from tests.fakes import EOS, POISON, FakeEngine, OracleDrafter, Silent, continuation
 from tests.lossless import factory, reference
 from tests.serving import finish, first_reply, linked, serving
 from tests.system import Answer, ask, running
@@ -50,16 +50,6 @@ def test_tenants_and_secrets_have_no_keys_in_common(text):
 
 
 # -- what is spared ---------------------------------------------------------------------------------------------
-
-
-class Silent(OracleDrafter):
-    """Leaves it to the server to decode, so that the number of positions it computes is certain."""
-
-    def __init__(self) -> None:
-        super().__init__(0.0)
-
-    def propose(self):
-        return iter(())
 
 
 def served(

@@ -22,10 +22,10 @@ from tests.certificates import AUTHORITY, HERE, issued
 from tests.fake_backend import FakeBackend, call
 from tests.fake_target import _Text
 from tests.http_serving import asking, http_serving
+from tests.replicas import api, until_ready
 from tests.serving import serving
 from tests.slow_start import DONE, PIPE
 from tests.system import until
-from tests.test_gateway_http import api, until_ready
 from verify_server.access.security import Tenants, Tls
 
 EXAMPLE = Metric("example", "An example.", lambda: 7)

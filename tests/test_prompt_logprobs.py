@@ -39,9 +39,9 @@ from tests.fakes import IMPATIENT, FakeEngine, Weather, continuation
 from tests.http_serving import asking, http_serving
 from tests.hypothesis_profiles import tried
 from tests.outages import Slow, device_that_loses
+from tests.replicas import api, until_ready
 from tests.sessions import changed, made
 from tests.system import running
-from tests.test_gateway_http import api, until_ready
 from tests.three_tiers import tiers
 from verify_server.kv.blocks import BlockPool, BlockTable
 from verify_server.riders.prompt_logprobs import CHUNK_LOGITS, PromptLogprobs

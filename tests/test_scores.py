@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from opensled.core.messages import SamplingParams, SparseDistribution
 from opensled.core.noise import gumbel, noise_key
 from tests.sampling_reference import numpy_tokens, torch_tokens
-from tests.scores_contract import KEY, ScoresContract, packed, sampling_cases
+from tests.scores_contract import KEY, Grouped, ScoresContract, packed, sampling_cases
 from verify_server.engine.base import SampleRequest
 from verify_server.engine.numpy_scores import NumpyScores
 from verify_server.engine.row_sampling import BLOCK, contenders
@@ -24,13 +24,6 @@ class TestTorchScores(ScoresContract):
     @staticmethod
     def scores(logits: np.ndarray) -> TorchScores:
         return TorchScores(torch.from_numpy(logits))
-
-
-class Grouped(TorchScores):
-    """As on a GPU: whole groups of rows at once."""
-
-    def sample(self, requests):
-        return self.sample_groups(requests)
 
 
 class TestGroupedTorchScores(ScoresContract):

@@ -19,8 +19,7 @@ from opensled.core.vocabulary import fingerprint
 from opensled.text.tokenizer import TargetTokenizer
 from tests.drafter_contract import DrafterContract, ids, pull
 from tests.five_tokenizers import family
-from tests.test_drafters import ToyDrafter
-from tests.tiny_drafts import TEXT, TINY_DRAFT, TOKENIZER_JSON, tiny_info, tiny_tokenizer
+from tests.tiny_drafts import TEXT, TINY_DRAFT, TOKENIZER_JSON, ToyDrafter, tiny_info, tiny_tokenizer
 
 FOREIGN = frozenset({3, 9, 17})
 SHARED = Vocabulary("shared", 38, FOREIGN, stand_in=5)

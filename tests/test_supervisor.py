@@ -11,8 +11,8 @@ from scheduler.cluster.directory import GRACE, WatchedDirectory
 from scheduler.cluster.placement import STALE
 from scheduler.cluster.supervisor import ClusterSpec, ClusterState, ReplicaSupervisor
 from tests.emulated import Clock
+from tests.replicas import beat
 from tests.system import until
-from tests.test_placement import beat
 
 TWO = ClusterSpec(2, "module:callable", {})
 

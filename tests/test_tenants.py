@@ -8,7 +8,7 @@ import pytest
 from opensled.core.bounds import MAX_CHARACTERS
 from opensled.core.errors import InvalidRequest, NotFound, Overloaded, UsageError
 from opensled.core.messages import ChatMessage, Open, Prefill, SamplingParams
-from tests.fakes import FakeEngine, FakeText, HeldText
+from tests.fakes import CountingText, FakeEngine, HeldText
 from tests.serving import PROMPT, finish, first_reply, linked, serving
 from tests.system import until
 from verify_server.access.security import TenantLimits, Tenants, read_tenants
@@ -79,20 +79,6 @@ def test_a_missing_token_file(tmp_path):
 
 
 # -- prompts ----------------------------------------------------------------------------------------------
-
-
-class CountingText(FakeText):
-    """Counts what was tokenized."""
-
-    def __init__(self):
-        self.encoded = 0
-
-    def encode(self, text):
-        self.encoded += 1
-        return super().encode(text)
-
-    def render(self, messages, *more):
-        return self.encode("".join(turn.content for turn in messages))
 
 
 def session_limits(max_sessions=3, default=TenantLimits(), **tenants):

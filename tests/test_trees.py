@@ -27,8 +27,7 @@ from tests.fakes import POISON, continuation, next_token
 from tests.guiding import ids, schema_guide, tiny
 from tests.hypothesis_profiles import tried
 from tests.rounds import looping
-from tests.sessions import changed
-from tests.test_session import Bench
+from tests.sessions import Bench, changed
 from tests.tree_drafts import grown, longest_agreeing, paths, shapes, tree
 from tests.views import viewed
 from verify_server.kv.blocks import BlockTable, OutOfBlocks

@@ -9,11 +9,10 @@ from opensled.core.errors import EngineError
 from opensled.core.messages import SamplingParams
 from opensled.models.store import model_file, model_path
 from scheduler.plan import Slice
-from tests.fakes import FakeEngine, FakeText, continuation
+from tests.fakes import FakeEngine, FakeText, Silent, continuation
 from tests.rounds import end
 from tests.system import ask, running
 from tests.test_kv_pressure import Pressed
-from tests.test_prefix import Silent
 from verify_server.engine.llamacpp import llama_engine as llamacpp
 from verify_server.engine.torch import torch_engine
 from verify_server.round.session import Session

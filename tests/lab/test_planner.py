@@ -30,6 +30,7 @@ from lab.testbed.planner.setting import Work, assumed, of_fleet, recorded
 from lab.testbed.simulator import simulate
 from lab.testbed.traces import ItemTrace, Proposal, TraceSet
 from opensled.cli.main import main
+from tests.lab.made_traces import perfect_traces, place
 
 
 def exactly(value: float) -> Quantity:
@@ -179,10 +180,6 @@ def work() -> Work:
     return assumed(0.7)
 
 
-def place(device: str = "orin-nano-super", link: str = "wifi-good", regime: str = "hub") -> Fleet:
-    return Fleet(REGIMES[regime], (Group(1, device, link),))
-
-
 @pytest.mark.parametrize("mode", law.MODES)
 @pytest.mark.parametrize("regime", REGIMES)
 def test_a_faster_pace_never_holds_more_users(mode, regime, work):
@@ -265,13 +262,6 @@ def test_a_small_gain_is_asked_for_with_one_question():
     asked: list[int] = []
     largest(lambda users: bool(asked.append(users)), 31, most=100, least=30)
     assert asked == [31]
-
-
-def perfect_traces() -> TraceSet:
-    text = tuple(range(10, 34))
-    drafts = [text[place:] for place in range(len(text))]
-    proposals = tuple(Proposal(ids, (0.9,) * len(ids)) for ids in drafts)
-    return TraceSet("t", "d", {}, (ItemTrace("i", (1, 2), text, "eos", proposals, text),))
 
 
 def test_a_simulated_capacity_holds_and_one_user_more_does_not():

@@ -40,7 +40,7 @@ from lab.testbed.soak.victims import paused, without_disk, without_memory
 from opensled.core.errors import OpenSledError, Overloaded
 from opensled.core.messages import Limits, ModelInfo
 from tests.emulated import Clock
-from tests.lab.test_process_guard import left_of
+from tests.ended import left_of
 
 TRUTH = (5, 6, 7, 8, 9, 10)
 

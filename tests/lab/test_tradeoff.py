@@ -20,7 +20,7 @@ from lab.testbed.planner.tradeoff_simulated import simulated_point
 from opensled.cli import config_layers
 from opensled.cli.main import main
 from opensled.core.errors import UsageError
-from tests.lab.test_planner import perfect_traces
+from tests.lab.made_traces import perfect_traces
 
 HUB = Fleet(
     Server(accelerator="agx-orin", weight_bits=8, context=8192), (Group(1, "orin-nano-super", "wifi-good"),)
