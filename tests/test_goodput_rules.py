@@ -375,7 +375,7 @@ def test_no_answer_is_beside_the_prompt_of_its_own_session():
 def test_each_step_has_a_session(users):
     """The only user's draft is verified in steps of its own; many users' drafts are spread over the steps."""
     planner = DraftPlanner([drafting(id) for id in range(users)], COMPUTES, PromptLoad())
-    found = planner.assignment(np.full(users, 4))  # 4 tokens each, 40 ms away
+    found = planner.assignments(np.full((1, users), 4))[0]  # 4 tokens each, 40 ms away
     share = float(found.shares[0])
     present = users * share / (1 - (1 - share) ** users)  # sessions of a step, since it has one
     assert found.step_s == pytest.approx(COMPUTES.cost.verify_s(5 * present, 50 * present, present), rel=0.02)
@@ -394,11 +394,12 @@ def test_no_uniform_assignment_is_clearly_better_than_the_one_that_is_taken():
     """Tokens and promises count and nothing else; what changes must gain a share of the tokens/s that it touches."""
     for seed, cost in enumerate(COSTS):
         planner = DraftPlanner(crowd(seed, 20, NOW).sessions, HardwareProfile(512, cost), PromptLoad())
-        plain = planner.assignment(np.zeros(20, int))
+        plain = planner.assignments(np.zeros((1, 20), int))[0]
         best = planner.best(np.zeros(20, int))
         for arm, allowed in enumerate(planner.allowed):
-            found = planner.assignment(np.where(allowed, arm, 0))
-            assert best.worth >= found.worth - OWN_BETTER * plain.rates[found.arms != plain.arms].sum()
+            found = planner.assignments(np.where(allowed, arm, 0)[None])[0]
+            changed = plain.rates[found.arms != plain.arms].sum()
+            assert best.worth >= found.worth - OWN_BETTER * changed
         assert planner.best(best.arms).worth >= best.worth, "a second look never makes it worse"
 
 

@@ -131,7 +131,7 @@ def test_a_session_that_has_its_turn_in_every_fourth_step_is_compared_with_decod
     """Not with one token in every step, beside which every draft would look much slower."""
     sessions = [drafting(id) for id in range(1, 41)]
     planner = DraftPlanner(sessions, replace(READS, max_step_tokens=16), PromptLoad())
-    four = planner.assignment(np.full(40, ARMS.index((4, 0))))
+    four = planner.assignments(np.full((1, 40), ARMS.index((4, 0))))[0]
     assert set(planner.device[four.arms, planner.all]) == {4}
     assert four.rates.mean() * four.step_s < 0.5, "tokens of a session for each step that passes"
 

@@ -25,6 +25,10 @@ from vllm_plugin.messages import Advice, News, RequestTerms, encode, read_tick
 log = logging.getLogger("vllm.opensled")
 
 LOOK_S = 0.05  # chosen: between two questions to the policy while no device drafts, in the worst case late by as much
+TRY_EVERY = (
+    16,
+    256,
+)  # chosen: steps between two of which one waits for drafts that forecasts call late: 3 % at most
 
 
 @dataclass(eq=False, slots=True)
@@ -47,6 +51,7 @@ class Device:
     heard: bool = False  # news came since its latest token
     missed: bool = False  # its draft does not fit the text, and the front does not know that yet
     asked: tuple[int, float] = (0, 0.0)  # length of the text on which it was asked for a draft, and when
+    left_s: float = inf  # how long after that the first step began without it
 
     def __post_init__(self) -> None:
         self._look()
@@ -77,11 +82,13 @@ class Device:
             self._show_draft(now if left_now else self.view.device.asked_since)
             self._look()
             if left_now:
-                self.asked = self.length, now
+                self.asked, self.left_s = (self.length, now), inf
         return news
 
     def _show_draft(self, asked_since: float) -> None:
         """Its view has the draft that still waits."""
+        if not self.draft and self.view.device.tokens is None and self.view.device.asked_since == asked_since:
+            return
         count, reach = len(self.draft), self.view.device.reach
         self.view.device = replace(
             self.view.device, tokens=count or None, reach=reach[len(reach) - count :], asked_since=asked_since
@@ -93,6 +100,11 @@ class Device:
         drafts = self.draft or self.in_step or not self.view.server_drives
         # Penalties and grammars need the newest token's id.
         return not drafts and not self.terms.params.penalizes and self.grammar is None
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether its device is at work on a draft."""
+        return not (self.draft or self.view.server_drives or self.view.paused or self.view.absent)
 
     @property
     def just_decodes(self) -> bool:
@@ -152,6 +164,26 @@ class _Beside(StepCost):
         return self._cost.verify_s(tokens + others, contexts + read, sessions + beside)
 
 
+class _Gathering:
+    """Steps that wait for the drafts of most sessions against the forecasts, now and then: as long as steps begin at
+    once, a front that shares its processor with them is late, and so are all its forecasts."""
+
+    def __init__(self) -> None:
+        self._steps, self._pause = 0, TRY_EVERY[0]
+        self._until = -inf
+
+    def until(self, awaited: int, ready: int, step_s: float, now: float) -> float:
+        """When the step of the `ready` sessions may begin."""
+        if self._until > -inf:
+            if awaited and now < self._until:
+                return self._until
+            self._until, self._pause = -inf, min(2 * self._pause, TRY_EVERY[1]) if awaited else TRY_EVERY[0]
+        self._steps += 1
+        if self._steps >= self._pause and awaited >= ready:
+            self._steps, self._until = 0, now + step_s / 2
+        return self._until
+
+
 @dataclass
 class Fleet:
     """All sessions of devices, and what the policy decides about them."""
@@ -162,7 +194,10 @@ class Fleet:
     named: dict[str, Device] = field(default_factory=dict)  # by the session's name
     wake_at: float = inf  # where nothing is decided now, when that changes by itself
     costs: CostModel = field(default_factory=lambda: CostModel(seed_cost()))
-    trip_s: float = 0.0  # of a verdict to its front, which no forecast of a front has
+    # Seconds by which drafts come later than a front forecasts, where no step delays them
+    trip_s: float = 0.0
+    _trips: int = 0  # that are known
+    _gathering: _Gathering = field(default_factory=_Gathering)
     _looked: float = -inf  # when the policy was last asked
     _memory: object = None
     _numbers: int = 0
@@ -188,14 +223,20 @@ class Fleet:
         for news in read_tick(data):
             if (device := self.named.get(news.session)) is not None:
                 device.hear(news, now)
-                self._add_trip(device, news)
+                self._add_trip(device, news, now)
 
-    def _add_trip(self, device: Device, news: News) -> None:
-        offer, (length, left) = device.view.device, device.asked
-        if news.ids and news.base == length and offer.asked_since > left:
-            self.trip_s += (offer.asked_since - left - self.trip_s) / OF_DEVICE
-        if offer.forecast is not None:
-            offer.forecast = offer.forecast._replace(delay_s=offer.forecast.delay_s + self.trip_s)
+    def _add_trip(self, device: Device, news: News, now: float) -> None:
+        forecast, (length, asked) = news.view.device.forecast, device.asked
+        if forecast is None:
+            return
+        if news.ids and news.base == length:
+            told_s, device.asked = forecast.away_s(len(news.ids)), (0, 0.0)
+            # A front may share its processor with steps: only waiting shows how soon a draft can be here.
+            if device.left_s >= told_s + self.trip_s:
+                self._trips += 1
+                late_s = min(now - asked, device.left_s) - told_s  # a step delays it from then on
+                self.trip_s += (late_s - self.trip_s) / min(self._trips, OF_DEVICE)
+        device.view.device.forecast = forecast._replace(delay_s=max(0.0, forecast.delay_s + self.trip_s))
 
     def plan(self, load: tuple[int, int, int], now: float) -> dict[str, Slice]:
         """Choose the sessions of the next step, by request. `load`: tokens, KV positions, requests of all others."""
@@ -205,10 +246,25 @@ class Fleet:
             self.wake_at, chosen = inf, {each.number: Slice(each.number, 1, True) for each in candidates}
         else:
             chosen = self._ask(candidates, load, now)
+            chosen = self._gather(candidates, chosen, now) if chosen and not load[0] else chosen
         for trial in devices:
             if trial.terms.trial and trial.heard:
                 chosen[trial.number] = Slice(trial.number, 1 + len(trial.draft), True)
         return {each.request.request_id: chosen[each.number] for each in devices if each.number in chosen}
+
+    def _gather(self, candidates: Sequence[Device], chosen: dict[int, Slice], now: float) -> dict[int, Slice]:
+        """The chosen ones, or nothing yet if the step waits for others."""
+        awaited = [each for each in candidates if each.is_awaited]
+        away = sum([each.number not in chosen for each in awaited])
+        contexts = sum([each.length for each in candidates])
+        step_s = self.costs.cost.verify_s(len(candidates), contexts, len(candidates))
+        until = self._gathering.until(away, len(chosen), step_s, now)
+        if now < until:
+            self.wake_at = until
+            return {}
+        for each in awaited:
+            each.left_s = min(each.left_s, now - each.asked[1])
+        return chosen
 
     def _ask(self, candidates: Sequence[Device], load: tuple[int, int, int], now: float) -> dict[int, Slice]:
         """The slices of those that the policy chooses, by number; they get its advice."""

@@ -224,6 +224,8 @@ class VllmLoop(VerifyLoop):
         used = block is not None and (len(news) > 1 or not agreed or ends)
         if not used:
             device.offer = None
+            if block is not None:  # else only drafts that prove wrong would be learned from
+                device.estimate.device.confidences.add_verdict([(block.tokens[0].confidence, True)])
         if not sequence.computed:
             sequence.progress(len(sequence) - 1, cached)
             session.tell_prefill()

@@ -210,9 +210,9 @@ class Bench:
 
     def _turn(self, name: str, users: int, number: int, group: Sequence[User]) -> Turn:
         server = self._servers[STOCK if name == STOCK else OURS]
-        before = server.counted()
+        steps, used_s = server.steps(), server.cpu_s()
         heard = self._asked(name, group)
-        after = server.counted()
+        used_s, steps = server.cpu_s() - used_s, server.steps() - steps
         if heard.tokens != sum(user.tokens for user in group):
             raise OpenSledError(f"{name} wrote {heard.tokens} tokens for {users} users, not all of them")
         pairs = list(zip(group, heard.texts))
@@ -226,10 +226,10 @@ class Bench:
             heard.tokens,
             heard.seconds,
             statistics.fmean(heard.first_s),
-            after.steps - before.steps,
+            steps,
             heard.drafted,
             heard.accepted,
-            after.cpu_s - before.cpu_s,
+            used_s,
             other,
         )
 

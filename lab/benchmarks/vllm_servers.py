@@ -41,13 +41,6 @@ class Plan(NamedTuple):
     compiled: bool  # by torch.compile, as vLLM does unless told otherwise
 
 
-class Counted(NamedTuple):
-    """What a server has done since its start."""
-
-    steps: int
-    cpu_s: float  # of all its processes
-
-
 class Server(NamedTuple):
     """One that answers."""
 
@@ -55,10 +48,14 @@ class Server(NamedTuple):
     devices: str  # HOST:PORT, with `--opensled`
     pid: int
 
-    def counted(self) -> Counted:
-        used_s = cpu_s(self.pid)
+    def steps(self) -> int:
+        """The model's steps since its start; to ask costs it milliseconds."""
         found = readings(httpx.get(f"{self.url}/metrics", trust_env=False).text)
-        return Counted(int(found.get(STEPS, 0)), used_s)
+        return int(found.get(STEPS, 0))
+
+    def cpu_s(self) -> float:
+        """Processor time of all its processes since its start."""
+        return cpu_s(self.pid)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from lab.benchmarks.gpu.replay import DeviceReplay
 from lab.benchmarks.vllm_servers import NAME, START_S
 from lab.testbed.client import StreamedReply, stream_completion
 from lab.testbed.emulation.replay import NoDrafts
-from lab.testbed.fleet import Group
+from lab.testbed.fleet import Group, Wish
 from lab.testbed.load.device_drafts import CountedDrafting
 from lab.testbed.load.load import Item
 from lab.testbed.load.load_device import LoadDevice
@@ -113,9 +113,12 @@ async def _by_devices(address: str, users: Sequence[User], share: float, recordi
         stack.push_async_callback(link.close)
         await link.describe()  # the connection is not what is measured
         devices = []
-        for user in users:
+        for place, user in enumerate(users):
             drafting: CountedDrafting = Replayed(recordings.traces(user, share)) if share else NoDrafts()
-            device = LoadDevice(link.connect, drafting, _Ids(), clock, traces={})  # type: ignore[arg-type]
+            wish = Wish(
+                f"device-{place}-{share}"
+            )  # the server knows it again in the next turn, as a real one
+            device = LoadDevice(link.connect, drafting, _Ids(), clock, traces={}, wish=wish)  # type: ignore[arg-type]
             stack.push_async_callback(device.close)
             devices.append(device)
         records = [RequestRecord(number, 0, user.kind, clock.now()) for number, user in enumerate(users)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -79,17 +79,17 @@ class DraftPlanner(RoundTable):
     def best(self, present: Chosen) -> Assignment:
         """The most valuable assignment; a change must gain BETTER of the tokens/s of the changed sessions."""
         present = np.where(present < len(self.allowed), present, 0)
-        kept = self.assignment(np.where(self.allowed[present, self.all], present, 0))
-
+        present = np.where(self.allowed[present, self.all], present, 0)
+        alike = [np.where(allowed, arm, 0) for arm, allowed in enumerate(self.allowed) if allowed.any()]
+        kept, *uniform = self.assignments(np.array([present, *alike]))
         margins = self._margins(kept.arms) * kept.rates
 
         def worth(found: Assignment) -> float:
             return found.worth - float(margins[found.arms, self.all].sum())
 
-        uniform = list(self._uniform())
         starts = (kept, max(uniform, key=worth))
-        responses = [self.assignment(self.response(self.load(start), start, margins)) for start in starts]
-        return max((kept, *uniform, *responses), key=worth)  # the first of equals
+        best = [self.response(self.load(start), start, margins) for start in starts]
+        return max((kept, *uniform, *self.assignments(np.array(best))), key=worth)  # the first of equals
 
     def _margins(self, present: Chosen) -> Numbers:
         """[arm, session]: the share of its tokens/s that a session must gain for a change from its present arm."""
@@ -98,11 +98,6 @@ class DraftPlanner(RoundTable):
         stops = (drafts > 0) & (self.device != drafts)
         margins: Numbers = np.where(stops, BETTER, np.where(is_other, OWN_BETTER, 0.0))
         return margins
-
-    def _uniform(self) -> Iterator[Assignment]:
-        for arm, allowed in enumerate(self.allowed):
-            if allowed.any():
-                yield self.assignment(np.where(allowed, arm, 0))
 
     def response(
         self, load: StepLoad, at: Assignment | None = None, margins: Numbers | float = 0.0
@@ -122,38 +117,52 @@ class DraftPlanner(RoundTable):
         best: Chosen = gains.argmax(axis=0)
         return best
 
-    def assignment(self, arms: Chosen) -> Assignment:
-        """The assignment with these arms, but sessions that would be much slower than decoded ones are decoded."""
-        step_s, share, turns = self._fixed_point(arms)
+    def assignments(self, arms: Chosen) -> list[Assignment]:
+        """The assignments with these arms [assignment, session], all at once, for numpy is slow with small arrays.
+        Sessions that would be much slower than decoded ones are decoded."""
+        step_s, share, turns = self._fixed_points(arms)
         losing = (self.tokens[arms, self.all] * share < LEAST) & (arms > 0)
-        if losing.any():
+        if (again := losing.any(axis=1)).any():
             arms = np.where(losing, 0, arms)
-            step_s, share, turns = self._fixed_point(arms)
+            step_s[again], share[again], turns[again] = self._fixed_points(arms[again])
         shares = share / turns
         rates = self.tokens[arms, self.all] * shares / step_s
         promised = self._promise_worth(rates, self.drafts[arms, self.all], self.paces)
-        return Assignment(arms, float((rates + promised).sum()), rates, shares, step_s)
+        worth = (rates + promised).sum(axis=1).tolist()
+        return [Assignment(*each) for each in zip(arms, worth, rates, shares, step_s[:, 0].tolist())]
 
-    def _fixed_point(self, arms: Chosen) -> tuple[float, Numbers, float]:
-        """The seconds of a step, the share of steps that each session is in, and the number of steps until all sessions
-        have had a turn."""
+    def _fixed_points(self, arms: Chosen) -> tuple[Numbers, Numbers, Numbers]:
+        """For each row of arms: the seconds of a step [row, 1], the share of steps that each session is in, and the
+        number of steps [row, 1] until all sessions have had a turn."""
         away, positions, contexts = self.away[arms, self.all], self.positions[arms, self.all], self.contexts
         drafted, read = self.drafted[arms, self.all], self.read[arms, self.all]
-        passes, mean = float(self.own[arms, self.all].max()), float(contexts.mean())
-        step_s, share, turns = self._cost.verify_s(1, mean, 1), np.ones(len(away)), 1.0
+        passes, mean = self.own[arms, self.all].max(axis=1), float(contexts.mean())
+        step_s, share = np.full((len(arms), 1), self._cost.verify_s(1, mean, 1)), np.ones(away.shape)
         for _ in range(ITERATIONS):
-            share = self._shares(step_s, away, share.sum() - share)
+            share = self._shares(step_s, away, share.sum(axis=1, keepdims=True) - share)
             present = share / _busy(share)  # in a step that there is
-            load = float(present @ positions)
-            turns = max(1.0, load / self._step_tokens)
-            places = max(1.0, float(present.sum()) / turns), max(mean, float(present @ contexts) / turns)
-            drafting_s = (
-                self._drafting.seconds(passes, float(present @ drafted), float(present @ read))
-                if passes
-                else 0.0
-            )
-            step_s = self._step_s(load / turns, places[1], places[0], step_s) + drafting_s / turns
+            loads = np.stack([(present * each).sum(axis=1) for each in (positions, contexts, drafted, read)])
+            loads = np.vstack((loads, present.sum(axis=1), passes, step_s[:, 0]))
+            found = [self._mean_step(mean, *each) for each in loads.T.tolist()]
+            step_s, turns = (np.array(column)[:, None] for column in zip(*found))
         return step_s, share, turns
+
+    def _mean_step(
+        self,
+        mean: float,
+        load: float,
+        contexts: float,
+        drafted: float,
+        read: float,
+        sessions: float,
+        passes: float,
+        last_s: float,
+    ) -> tuple[float, float]:
+        """The seconds of a step, and the number of steps for all that is to be done. `mean`: of contexts."""
+        turns = max(1.0, load / self._step_tokens)
+        seconds = self._step_s(load / turns, max(mean, contexts / turns), max(1.0, sessions / turns), last_s)
+        drafting_s = self._drafting.seconds(passes, drafted, read) if passes else 0.0
+        return seconds + drafting_s / turns, turns
 
     def _step_s(self, load: float, contexts: float, sessions: float, last_s: float) -> float:
         """The mean seconds of steps with and without prompts, if steps take about `last_s`."""
@@ -165,7 +174,7 @@ class DraftPlanner(RoundTable):
         return plain_s + min(1.0, often) * (self._cost.verify_s(load + piece, contexts, sessions) - plain_s)
 
     @staticmethod
-    def _shares(step_s: float, away: Numbers, others: Numbers | float) -> Numbers:
+    def _shares(step_s: Numbers | float, away: Numbers, others: Numbers | float) -> Numbers:
         """The share of steps that each session is in. Its draft misses a whole number of steps (smoothed by BLUR), as
         far as the mean share of the `others` keeps the target busy."""
         steps = away / step_s
@@ -204,7 +213,7 @@ class DraftPlanner(RoundTable):
         )
 
 
-def _busy(shares: Numbers) -> float:
-    """The chance that at least one session is in a step; without one there is no step. With 1 user, only steps with the
-    draft of this user count."""
-    return 1.0 - float(np.prod(1.0 - shares))
+def _busy(shares: Numbers) -> Numbers:
+    """The chance that at least one session is in a step, for each row; without one there is no step. With 1 user, only
+    steps with the draft of this user count."""
+    return 1.0 - np.prod(1.0 - shares, axis=-1, keepdims=True)
