@@ -1,7 +1,5 @@
 """Python processes for which some installed modules are not there."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 # Read by each Python at its start, so that the processes of a process lack the same.

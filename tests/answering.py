@@ -1,7 +1,5 @@
 """A small HTTP server in this process that says what a test wants: `answering(reply)`."""
 
-from __future__ import annotations
-
 import ssl
 import threading
 from collections.abc import Callable, Iterator

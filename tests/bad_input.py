@@ -1,7 +1,5 @@
 """Everything a peer can get wrong over gRPC: the rows of the tables in docs/protocol.md, "Bad input"."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from opensled.core import bounds
@@ -283,14 +281,7 @@ STREAM = (
 
 
 SILENT = (
-    Row(
-        "10 seconds of silence before `Open`",
-        "unreachable",
-        "",
-        "no message for",
-        NEVER,
-        (),
-    ),
+    Row("10 seconds of silence before `Open`", "unreachable", "", "no message for", NEVER, ()),
     Row("a half-close before `Open`", "OK", "", "", NEVER, ()),
     Row("a half-close after `Open`: the client reads on, without drafts", "", "", "", GOES_ON, ()),
 )

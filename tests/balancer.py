@@ -1,8 +1,6 @@
 """A balancer of connections, as kube-proxy is one: each new connection goes to one of the servers that are ready then,
 and stays there, whatever becomes of that server."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence

@@ -1,7 +1,5 @@
 """Drafters that fail in ways only a process of their own survives: for `--drafter tests.broken_drafters:Name`."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

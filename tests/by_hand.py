@@ -1,7 +1,5 @@
 """A server and its streams moved by hand: no clock, no threads, nothing happens unless the caller says so."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """A server for whatever a test does to it, and a bystander whose words must stay the target's own meanwhile."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time
@@ -96,11 +94,7 @@ def two_servers(linger: float) -> Iterator[Bench]:
             engine, text = GatedEngine(), GatedText()
             rules = ServedRules(trust_devices=trusting)
             limits = SessionLimits(
-                max_sessions=3,
-                max_draft=MAX_DRAFT,
-                max_tree=MAX_TREE,
-                linger=linger,
-                rules=rules,
+                max_sessions=3, max_draft=MAX_DRAFT, max_tree=MAX_TREE, linger=linger, rules=rules
             )
             server = stack.enter_async_context(serving(limits=limits, engine=engine, text=text))
             places[trusting] = Place(*runner.run(server), engine, text)

@@ -3,8 +3,6 @@
 A check that fails stops none of the others; the exit code is 1 if one failed.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

@@ -1,7 +1,5 @@
 """Words with which people could try to write control tokens, and the places of a chat where they can put them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 

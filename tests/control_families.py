@@ -1,7 +1,5 @@
 """Small tokenizers and chat templates in the form of known families, written into folders as a hub has them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import NamedTuple

@@ -3,8 +3,6 @@
 Each writes what a `Writer` continues a text with. tests/test_draft_servers.py asks the Ollama with Ollama's own client.
 """
 
-from __future__ import annotations
-
 import json
 import socket
 import ssl

@@ -9,8 +9,6 @@
 `prompt` may be replaced where these ids make no sense to the model.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from itertools import islice

@@ -1,9 +1,17 @@
 """What tests of the emulators share: a clock moved by hand, and profiles with round numbers."""
 
-from __future__ import annotations
-
 from hw_profiles.profiles import AcceleratorProfile, DraftSpeed, Quantity, TargetShape
 from hw_profiles.step_cost import TargetCost
+
+
+class Clock:
+    """Stands until it is set."""
+
+    def __init__(self, now: float = 0.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
 
 
 class HandClock:

@@ -1,9 +1,12 @@
 """Whether a process has ended, as /proc tells; it may end between any two looks."""
 
-from __future__ import annotations
-
+import os
+import select
 import time
+from collections.abc import Sequence
 from pathlib import Path
+
+from lab.testbed.process_guard import kill
 
 
 def is_alive(pid: int) -> bool:
@@ -20,3 +23,24 @@ def require_end(pid: int, seconds: float = 30.0) -> None:
     while is_alive(pid):
         assert time.monotonic() < deadline, f"process {pid} still runs"
         time.sleep(0.01)
+
+
+ENDS_S = 30.0  # on a busy machine
+
+
+def left_of(pids: Sequence[int]) -> list[int]:
+    """Those that do not end before long."""
+    ends = []
+    for pid in pids:
+        try:
+            ends.append((pid, os.pidfd_open(pid)))
+        except ProcessLookupError:
+            continue
+    deadline = time.monotonic() + ENDS_S
+    left = []
+    for pid, end in ends:
+        if not select.select([end], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            left.append(pid)
+            kill(pid)
+        os.close(end)
+    return left

@@ -1,7 +1,5 @@
 """A device that says the same words to everybody, and one way to ask it."""
 
-from __future__ import annotations
-
 import asyncio
 
 import httpx

@@ -1,7 +1,5 @@
 """A systemctl, loginctl and journalctl on PATH that note what they are asked, and say what a test told them to say."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

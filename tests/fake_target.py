@@ -4,8 +4,6 @@ It writes ids that are few and depend on the prompt, spelled by the tokenizer of
 show them and its lookup drafter can guess them.
 """
 
-from __future__ import annotations
-
 import hashlib
 
 from opensled.core.vocabulary import fingerprint

@@ -5,15 +5,21 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from edge_client.drafters.base import Drafter
 from edge_client.link.remote import RetryPolicy
 from opensled.core.errors import NonFiniteLogits, Unreachable
-from opensled.core.messages import ClientMessage, DraftToken, SamplingParams, ServerMessage
+from opensled.core.messages import (
+    ClientMessage,
+    DraftToken,
+    SamplingParams,
+    ServerMessage,
+)
 from opensled.core.sampling import Sampler
 from opensled.text.call_forms import BARE
 from opensled.wire import codec
@@ -109,24 +115,21 @@ class FakeEngine(TargetEngine):
     slots: dict[int, int] = field(default_factory=dict)
     batches: list[int] = field(default_factory=list)
     computed: int = 0  # positions
+    facts: Mapping[str, object] = field(default_factory=dict)  # other values of its info
+    before: Callable[[Sequence[Segment]], object] = lambda segments: (
+        None
+    )  # sees the segments before each step
 
     @property
     def info(self) -> EngineInfo:
-        return EngineInfo(
-            "fake",
-            VOCAB,
-            self.context_length,
-            (EOS,),
-            "exact",
-            "float64",
-            "cpu",
-            self.num_blocks,
-            self.block_size,
-            shares_blocks=True,
-            max_tree=64,
-        )
+        info = EngineInfo(
+            "fake", VOCAB, self.context_length, (EOS,), "exact", "float64", "cpu", self.num_blocks, self.block_size,
+            shares_blocks=True, max_tree=64,
+        )  # fmt: skip
+        return replace(info, **self.facts) if self.facts else info
 
     def forward(self, segments: Sequence[Segment]) -> FakeScores:
+        self.before(segments)
         self.batches.append(len(segments))
         contexts = []
         for segment in segments:
@@ -190,6 +193,19 @@ class FakeText:
 
     def render(self, messages, *more) -> tuple[int, ...]:
         return self.encode("".join(turn.content for turn in messages))
+
+
+class HeldText(FakeText):
+    """Its tokenizer is stuck, as native code can be, until the test lets it go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go, self.waiting = threading.Event(), 0
+
+    def encode(self, text):
+        self.waiting += 1
+        assert self.go.wait(60)
+        return super().encode(text)
 
 
 class OracleDrafter(Drafter):
@@ -313,3 +329,27 @@ class MemoryStream:
 
     async def server_send(self, message: ServerMessage) -> None:
         self._network.deliver(self._down, codec.encode_server(message))
+
+
+class Silent(OracleDrafter):
+    """Leaves it to the server to decode, so that the number of positions it computes is certain."""
+
+    def __init__(self) -> None:
+        super().__init__(0.0)
+
+    def propose(self):
+        return iter(())
+
+
+class CountingText(FakeText):
+    """Counts what was tokenized."""
+
+    def __init__(self):
+        self.encoded = 0
+
+    def encode(self, text):
+        self.encoded += 1
+        return super().encode(text)
+
+    def render(self, messages, *more):
+        return self.encode("".join(turn.content for turn in messages))

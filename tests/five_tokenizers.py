@@ -7,16 +7,7 @@ import json
 from functools import cache
 from pathlib import Path
 
-from tokenizers import (
-    Regex,
-    Tokenizer,
-    decoders,
-    models,
-    normalizers,
-    pre_tokenizers,
-    processors,
-    trainers,
-)
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from opensled.text.tokenizer import TargetTokenizer
 from tests.tiny_drafts import TOKENIZER_JSON

@@ -2,8 +2,6 @@
 tensors. What a pass asked the host in between is not run again, as in a graph, and what a graph cannot hold is refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Requests made to keep a server busy, to fill its memory or to break it, each with the statuses that are right."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Handlers for tests of `opensled.process.fork_server`: each question is Python that gives the answer."""
 
-from __future__ import annotations
-
 import os
 
 

@@ -1,7 +1,5 @@
 """Messages of a client as bytes, valid or not."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from opensled.v1 import verify_pb2 as pb

@@ -1,10 +1,9 @@
 """A target for `opensled serve --engine tests.gated_target:load`: as slow as a small real one, so that drafts arrive
 in time, and in mid-answer it stops until a file says go on."""
 
-from __future__ import annotations
-
 import os
 import time
+from functools import partial
 from pathlib import Path
 
 from tests import fake_target
@@ -16,12 +15,7 @@ GATE = "TEST_GATE"  # environment variable with the path of the file
 # Positions, prompt included; in the midst of two that are like nothing before them, so that a lookup knows how to go on
 STOP_AT = 48
 STEP_SECONDS = 0.004
-
-
-class SlowEngine(FakeEngine):
-    def forward(self, segments):
-        time.sleep(STEP_SECONDS)
-        return super().forward(segments)
+SlowEngine = partial(FakeEngine, before=lambda segments: time.sleep(STEP_SECONDS))
 
 
 def load(config: ServeConfig) -> ServedModel:

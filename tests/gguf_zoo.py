@@ -1,7 +1,5 @@
 """Random-weight GGUF files for engine torch: every architecture it reads, with metadata far from any default."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 from collections.abc import Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 `python -m tests.golden_boards pi-5 FOLDER` plants one, to be looked at with `opensled doctor --root FOLDER`.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Vocabularies for tests of grammars, and walks over their masks."""
 
-from __future__ import annotations
-
 import json
 import random
 from functools import cache

@@ -1,7 +1,5 @@
 """Drafts that are handed out, for tests: a key, a store, and a server that says what a test wants it to say."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import time

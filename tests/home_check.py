@@ -4,8 +4,6 @@ of each step. As root, on Linux.
 What cannot be typed here is in NOT_HERE, with what is done instead. A command that no rule knows ends the check.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,8 +1,6 @@
 """Machines of a home on one host: each has its network namespace, its name, its address and a home folder of an
 ordinary user; a bridge connects them. Needs root, and `ip`, `unshare` and `setpriv`."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import re

@@ -1,7 +1,5 @@
 """The commands of docs/home.md: what stands in its code blocks, and on which machines it is typed."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

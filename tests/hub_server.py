@@ -1,7 +1,5 @@
 """A hub of models on localhost, for tests: the API paths that are used, ranges, tokens, redirects, and faults."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
@@ -204,8 +202,8 @@ def running() -> Iterator[HubServer]:
             thread.join()
 
 
-@contextmanager
-def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
     """A hub with a repository of GGUF files and one of safetensors; no token, an empty cache, no pauses."""
     for name in ("HF_TOKEN", "HF_HUB_OFFLINE"):
         monkeypatch.delenv(name, raising=False)

@@ -3,8 +3,6 @@
 `HYPOTHESIS_PROFILE=long` chooses the second.
 """
 
-from __future__ import annotations
-
 import os
 from unittest import TestCase
 

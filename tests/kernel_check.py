@@ -3,8 +3,6 @@
 python -m tests.kernel_check --cases 400
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -69,7 +69,6 @@ GRPC_HOMES = (
 GATEWAY_HOMES = ("verify_server/cluster/gateway.py", "verify_server/cluster/replica_links.py")
 # Figures measure the bare libraries beside the product.
 BARE_ROUNDS, BARE_LOOP = "lab/benchmarks/rounds.py", "lab/benchmarks/edge_loop.py"
-BARE_RAGGED = "lab/benchmarks/ragged.py"
 ATTACKERS = "lab/benchmarks/attacks/messages.py"  # what no client of ours would say
 ON_A_GPU = "lab/benchmarks/gpu/"
 BARE_SERVING = "lab/benchmarks/serving_plain.py"  # others' engines, as their users run them
@@ -80,7 +79,6 @@ MODEL_HOMES = (
     "lab/testbed/reference.py",
     "lab/testbed/gguf_reference.py",
     "lab/testbed/vision_reference.py",
-    BARE_RAGGED,
     ON_A_GPU,
 )
 HEADS, EXITS, GPU_CHECK = (
@@ -131,10 +129,7 @@ HOMES = {
     "httpx": ("lab/testbed/", "lab/benchmarks/"),
     "matplotlib": PLOT_HOMES,
     "rich": ("lab/testbed/demo_view.py", "lab/testbed/load/load_view.py"),
-    "prometheus_client": (
-        "opensled/metrics/exposition.py",
-        "opensled/metrics/registry.py",
-    ),
+    "prometheus_client": ("opensled/metrics/exposition.py", "opensled/metrics/registry.py"),
     "ray": ("scheduler/cluster/ray_runtime.py",),
     "cryptography": (
         "adapt/shelf/signature.py",
@@ -149,10 +144,7 @@ HOMES = {
     "uvloop": ("verify_server/start/command.py",),
     "llama_cpp": (*LLAMA_HOMES, BARE_LOOP, BARE_SERVING),
     "jinja2": ("opensled/text/chat_sandbox.py",),
-    "onnxruntime": (
-        "edge_client/drafters/onnx.py",
-        "lab/training/distil/agreement.py",
-    ),
+    "onnxruntime": ("edge_client/drafters/onnx.py", "lab/training/distil/agreement.py"),
     "google.protobuf": ("opensled/wire/codec.py",),
     "opensled.v1.verify_pb2": (
         "opensled/wire/codec.py",

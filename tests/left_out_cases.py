@@ -3,8 +3,6 @@
 Each was refused once. http_api/effects.py has the rules.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 PROMPTS: dict[str, dict[str, Any]] = {

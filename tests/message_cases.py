@@ -1,7 +1,5 @@
 """Requests of Anthropic's form as data: what is refused by which field, and the turns that messages are read as."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from opensled.core.messages import ChatMessage, ToolCall

@@ -1,7 +1,5 @@
 """The tables of metrics in docs/operations.md."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -5,8 +5,6 @@ trimmed and hints given at random, links with delays of their own, devices that 
 a good draft token that was not accepted.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Iterator, Mapping, Sequence

@@ -6,8 +6,6 @@ Open WebUI 0.12.4: `open_webui/routers/ollama.py` sends the bodies that `open_we
 out what is None.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.fake_backend import HELLO

@@ -1,7 +1,5 @@
 """Schemathesis against a device's own description, and what no JSON schema can say of a request."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

@@ -1,9 +1,9 @@
 """A server that is lost and found again, in memory: its streams break, and it forgets its sequences."""
 
-from __future__ import annotations
-
 import random
+import time
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 
 from edge_client.device.device import Device
 from edge_client.lengths.fixed import FixedLength
@@ -21,6 +21,7 @@ QUICK = RetryPolicy(silence=20.0, first_retry=0.001, slowest_retry=0.004, first_
 LIMITS = Limits(max_draft=16, context_length=200)
 RULES = (RuleFacts("match", trees=True), RuleFacts("ratio", draft_probs=True))
 INFO = ModelInfo("fake", VOCAB, "f" * 64, (EOS,), LIMITS, RULES, "exact", "0", "0" * 64, False)
+Slow = partial(FakeEngine, before=lambda segments: time.sleep(0.04))
 LONG = Task(PROMPT, SamplingParams(temperature=0.0, max_tokens=60))
 
 

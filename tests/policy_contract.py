@@ -4,8 +4,6 @@ A plug-in is done when `require_contract(policy, snapshot, profile, now, promise
 `snapshots()` and of `crowd()`, one after the other, each with the memory that the last plan left.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace

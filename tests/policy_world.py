@@ -4,8 +4,6 @@ The loop's bookkeeping, the sessions and the protocol are the product's; the tar
 seconds that the profile says. Nothing is random but what `World.random` decides.
 """
 
-from __future__ import annotations
-
 import heapq
 import itertools
 import random

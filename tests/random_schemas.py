@@ -1,7 +1,5 @@
 """Random JSON schemas of the keywords that grammars hold, which often meet: intersections, references, keys."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

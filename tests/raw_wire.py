@@ -1,7 +1,5 @@
 """A peer that says what no client of ours would say: raw bytes as gRPC messages, and half of one on a bare socket."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import struct

@@ -11,7 +11,9 @@ from hw_profiles.step_cost import HardwareProfile
 from opensled.metrics.answer_counts import AnswerCounts
 from scheduler.cluster.placement import Heartbeat
 from scheduler.fcfs import Fcfs
+from tests.fake_target import _Text
 from tests.fakes import FakeEngine, FakeText
+from tests.http_serving import CONFIG
 from tests.rounds import looping
 from tests.system import until
 from verify_server.access.client_limits import ClientLimits
@@ -19,7 +21,11 @@ from verify_server.access.security import Tenants
 from verify_server.access.signing import GatewayCredentials, GatewayTenants, TokenSigner, derive_key
 from verify_server.admission.session_manager import SessionLimits, SessionManager
 from verify_server.cluster import gateway
+from verify_server.cluster.gateway_metrics import gateway_metrics
+from verify_server.cluster.gateway_sequences import GatewaySequences
 from verify_server.front import service
+from verify_server.front.fleet import GatewayView
+from verify_server.front.http_front import http_front
 from verify_server.options.serve_config import ServeConfig
 from verify_server.round.loaded_model import ServedModel
 from verify_server.start.command import describe
@@ -169,3 +175,42 @@ async def _stop(one):
     if one.serving is not None:
         await one.serving.stop()
     await asyncio.gather(*(replica.stop() for replica in one.members))
+
+
+@asynccontextmanager
+async def api(*names, config=CONFIG, **options):
+    """Yields (cluster, HTTP address)."""
+    async with cluster(*names, text=_Text(), **options) as one:
+        sequences = GatewaySequences(one.serving.gateway)
+        view = GatewayView(gateway_metrics(one.serving.gateway, one))
+        async with sequences.learning(), http_front(config, sequences.clients.limits) as front:
+            front.open(sequences, (), view)
+            yield one, front.address
+
+
+async def until_ready(client):
+    for _ in range(500):
+        if (await client.get("/readyz")).status_code == 200:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("no replica became known")
+
+
+NOW = 100.0
+
+
+def beat(replica: str, **other) -> Heartbeat:
+    usual = {
+        "address": f"{replica}:1",
+        "at": NOW,
+        "free_tokens": 1600,
+        "prefix_size": 16,
+        "sessions": 0,
+        "places": 8,
+        "step_s": 0.01,
+        "queue_s": 0.0,
+        "token_s": 1e-3,
+        "model_id": "tiny",
+        "fingerprint": "f",
+    }
+    return Heartbeat(replica, **{**usual, **other})

@@ -1,7 +1,5 @@
 """A server's loop over an engine, and its rounds moved by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from hw_profiles.step_cost import HardwareProfile

@@ -4,8 +4,6 @@ class TestMine(RuleContract):
     name = "my.module:Rule"
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from types import SimpleNamespace
 

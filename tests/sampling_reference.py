@@ -5,8 +5,6 @@ nuclei are found. So it tells that one call for a whole step draws what one call
 that this is the right draw: `lab/testbed/reference.py`, which imports nothing of the product, does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -6,8 +6,6 @@ class TestMine(ScoresContract):
         return MyScores(logits)
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -17,6 +15,7 @@ from opensled.core import noise
 from opensled.core.errors import NonFiniteLogits
 from opensled.core.messages import SamplingParams, SparseDistribution
 from verify_server.engine.base import SampleRequest, Scores
+from verify_server.engine.torch.torch_scores import TorchScores
 
 GREEDY = SamplingParams(temperature=0)
 KEY = noise.noise_key(7)
@@ -133,8 +132,7 @@ class ScoresContract:
     def test_probabilities_are_the_definitions(self, params):
         logits = rows_of_all_kinds()
         scores = self.scores(logits)
-        allowed = list(range(0, VOCABULARY, 2))
-        for mask in (None, allowed):
+        for mask in (None, list(range(0, VOCABULARY, 2))):
             usable = [row for row in range(18) if mask is None or np.isfinite(logits[row, mask]).any()]
             masks = None if mask is None else [packed(mask)] * len(usable)
             ids = [(7 * row) % VOCABULARY for row in usable]
@@ -152,8 +150,7 @@ class ScoresContract:
         drawn = [scores.sample_residual(0, source, WARM, KEY, position) for position in range(3000)]
         frequency = np.bincount(drawn, minlength=12) / len(drawn)
         assert np.abs(frequency - rest / rest.sum()).max() < 0.03
-        only = scores.sample_residual(0, source, WARM, KEY, 1, packed([2, 5, 7], 12))
-        assert only in (2, 5, 7)
+        assert scores.sample_residual(0, source, WARM, KEY, 1, packed([2, 5, 7], 12)) in (2, 5, 7)
 
     def test_a_residual_of_nothing_is_the_target(self):
         logits = np.array([[0.0, np.log(3.0)]])
@@ -168,8 +165,7 @@ class ScoresContract:
     def test_logprobs_are_the_raw_ones(self):
         logits = rows_of_all_kinds()
         rows, ids = [0, 7, 3], [5, 90, 0]
-        entries = self.scores(logits).logprobs(rows, ids, 4)
-        for entry, row, id in zip(entries, rows, ids):
+        for entry, row, id in zip(self.scores(logits).logprobs(rows, ids, 4), rows, ids):
             plain = logits[row].astype(float)
             expected = plain - plain.max() - np.log(np.exp(plain - plain.max()).sum())
             assert [token for token, _ in entry] == [id, *ranked(plain)[:4]]
@@ -257,3 +253,10 @@ class ScoresContract:
     def test_no_rows_are_no_error(self):
         scores = self.scores(np.zeros((0, VOCABULARY), np.float32))
         assert scores.sample_one(SampleRequest([], GREEDY, KEY, 0)) == [] and scores.logprobs([], [], 2) == []
+
+
+class Grouped(TorchScores):
+    """As on a GPU: whole groups of rows at once."""
+
+    def sample(self, requests):
+        return self.sample_groups(requests)

@@ -5,8 +5,6 @@ First as services of the system, by root, then as those of an ordinary user: ins
 of this machine changes: what is written goes to memory, and is gone at the end.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

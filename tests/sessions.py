@@ -1,14 +1,15 @@
 """Sessions for tests that move a server's parts by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence as Ids
 from dataclasses import replace
 
-from opensled.core.messages import SamplingParams
+from opensled.core.messages import Draft, DraftBlock, DraftToken, Prefill, SamplingParams, Verdict
 from opensled.core.protocol import EndRules
 from scheduler.estimates import DraftEstimate
-from tests.fakes import EOS, VOCAB
+from scheduler.plan import Slice
+from tests.fakes import EOS, VOCAB, FakeEngine, continuation, next_token
+from tests.system import read_now
+from verify_server.kv.blocks import BlockPool, BlockTable
 from verify_server.kv.memory import SequenceMemory
 from verify_server.riders.penalties import PenaltyCounts
 from verify_server.round.device_source import DeviceDrafts
@@ -18,6 +19,7 @@ from verify_server.round.sequence import Sequence
 from verify_server.round.session import Session
 from verify_server.round.session_timing import SessionTiming
 from verify_server.round.sources import DraftSources
+from verify_server.round.step import run_step
 from verify_server.round.terms import Terms
 from verify_server.rules.match import Match
 
@@ -54,3 +56,39 @@ def made(
     sources = DraftSources(limits, DeviceDrafts(estimate))
     sequence = Sequence(prompt, len(prompt), ends, memory)
     return Session(id, tenant, sequence, terms, sources, riders, timing=SessionTiming(pace))
+
+
+PROMPT = [3, 1, 4, 1, 5]
+
+
+class Bench:
+    """A session, its engine and the hand that turns the crank."""
+
+    def __init__(self, prompt=PROMPT, max_tokens=30, stop_ids=(), target=next_token):
+        self.engine = FakeEngine(num_blocks=32, target=target)
+        self.pool = BlockPool(32, self.engine.block_size)
+        params = SamplingParams(temperature=0, stop_ids=tuple(stop_ids))
+        self.session = made(1, prompt, max_tokens, BlockTable(self.pool), params=params)
+        self.session.attach(len(prompt))
+        self.counter = 0
+
+    def draft(self, *ids, base=None):
+        self.counter += 1
+        base = len(self.session.sequence.tokens) if base is None else base
+        self.session.submit(Draft(self.counter, DraftBlock(base, tuple(DraftToken(id) for id in ids))), 0.0)
+
+    def step(self, tokens=None, decide=True):
+        """Compute up to the newest token (or `tokens` of them) and decide; returns the verdict."""
+        session = self.session
+        tokens = len(session.sequence.tokens) - session.sequence.computed if tokens is None else tokens
+        planned = session.plan(Slice(1, tokens, decide), 0.0)
+        session.commit(planned, run_step(self.engine, [planned])[0], now=1.0)
+        return self.verdict() if decide else None
+
+    def verdict(self) -> Verdict:
+        while isinstance(message := read_now(self.session.outbox), Prefill):
+            pass
+        return message
+
+    def right(self, count):
+        return continuation(self.session.sequence.tokens, count)

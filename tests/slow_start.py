@@ -1,7 +1,5 @@
 """A target for `opensled serve --engine tests.slow_start:load`: it is there once somebody writes into a pipe."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

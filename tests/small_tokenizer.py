@@ -1,7 +1,5 @@
 """A tokenizer of as many ids as the fake target knows, real enough to compile grammars for."""
 
-from __future__ import annotations
-
 import string
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers

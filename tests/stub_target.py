@@ -9,8 +9,6 @@ byte tokens, which may be no text. With NANAT in the prompt the logits after it 
 the folder of another tokenizer; STUB_SLEEP, seconds that each step takes.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import time

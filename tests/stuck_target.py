@@ -1,7 +1,5 @@
 """A target for `opensled serve --engine tests.stuck_target:load` whose tokenizer never comes back, like native code."""
 
-from __future__ import annotations
-
 import os
 import threading
 from pathlib import Path

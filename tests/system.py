@@ -1,7 +1,5 @@
 """The whole system in one process: server loop, manager, link, edge loop."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence

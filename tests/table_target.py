@@ -1,7 +1,5 @@
 """A target and a draft model whose logits are a table: cheap enough to ask for every way that a draft can go."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Guided answers whose reader has gone hold the memory of their grammars: they give way to answers that are read."""
 
-from __future__ import annotations
-
 import json
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -136,10 +134,7 @@ async def test_who_comes_back_reads_on(tiny, opening):
         await left_behind(manager, address, "a", opening, 5)
         assert session not in manager.remembered
         again = replace(
-            begins,
-            resume_token=opened.resume_token,
-            noise_key=opened.noise_key,
-            committed=tuple(known),
+            begins, resume_token=opened.resume_token, noise_key=opened.noise_key, committed=tuple(known)
         )
         async with linked(address, token="token-a") as link:
             stream, opened = await begun(link, again)

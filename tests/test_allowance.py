@@ -1,7 +1,5 @@
 """What a tenant's quota and a device's acceptance buy: drafts that are looked at. Nobody's answer depends on it."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time
@@ -32,8 +30,8 @@ from scheduler.plan import Slice
 from tests.fakes import VOCAB, FakeEngine, OracleDrafter, continuation
 from tests.mischief import SLOW_STEPS, Believes
 from tests.serving import blocks_return, linked, serving
+from tests.sessions import Bench
 from tests.system import Answer, ask, running
-from tests.test_session import Bench
 from verify_server.access.security import TenantLimits, Tenants
 from verify_server.admission.session_manager import SessionLimits, SessionManager
 from verify_server.round.budget import (
@@ -309,14 +307,6 @@ class Flooder:
                 return
 
 
-class PacedEngine(FakeEngine):
-    """Steps that take their time, so that a draft is there for one of the next, however busy the machine is."""
-
-    def forward(self, segments):
-        time.sleep(STEP_S)
-        return super().forward(segments)
-
-
 async def answers_of_the_good(address: str, prompts: list[list[int]]) -> list[Answer]:
     """All at once, each on a device of its own that drafts well."""
     async with linked(address, token="good-token") as link:
@@ -331,7 +321,8 @@ async def beside(flood: Flood) -> tuple[list[Answer], list[Flooder], SessionMana
     """The good tenant's answers while the flood lasts."""
     limits = SessionLimits(max_sessions=32, max_draft=MAX_DRAFT, linger=0.05)
     policy = Believes(Goodput(0.05), SLOW_STEPS)
-    engine = PacedEngine(num_blocks=800)
+    # So slow that a draft is there for one of the next steps, however busy the machine is
+    engine = FakeEngine(num_blocks=800, before=lambda segments: time.sleep(STEP_S))
     async with (
         serving(TENANTS, limits=limits, engine=engine, policy=policy) as (manager, address),
         AsyncExitStack() as stack,
@@ -351,7 +342,7 @@ async def beside(flood: Flood) -> tuple[list[Answer], list[Flooder], SessionMana
 
 
 @pytest.mark.parametrize("name", FLOODS_BY_NAME)
-def test_a_flood_changes_no_word_of_a_neighbour_and_refuses_him_no_round(name: str) -> None:
+def test_a_flood_changes_no_word_of_a_neighbour_and_refuses_him_no_round(name):
     answers, flooders, manager = asyncio.run(beside(FLOODS_BY_NAME[name]))
     for number, answer in enumerate(answers, 1):
         assert list(answer.tokens) == continuation([number, 2, 3], 60)

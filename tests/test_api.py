@@ -1,7 +1,5 @@
 """The API of a device, over a fake backend: raw HTTP, and the official client against a real server."""
 
-from __future__ import annotations
-
 import json
 import socket
 import threading

@@ -1,7 +1,5 @@
 """What a request may ask of its answers: several of them, log-probabilities, an echo, biases, the whole history."""
 
-from __future__ import annotations
-
 import json
 import math
 from contextlib import aclosing

@@ -1,7 +1,5 @@
 """Requests made to hurt get a proper answer in bounded time and memory, and other answers go on meanwhile."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import threading

@@ -1,7 +1,5 @@
 """Bad input at the gRPC manager: each gets its documented answer, the server lives, and nobody else notices."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager

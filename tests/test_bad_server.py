@@ -1,7 +1,5 @@
 """A server that talks nonsense: the device says so in errors of ours, and never runs into one of Python's."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import socket

@@ -1,8 +1,6 @@
 """A machine with torch, transformers and gRPC, and little else, from a checkout: what runs there runs whole, and what
 cannot is refused by the name of the module that it needs."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,8 +1,5 @@
 """Cacheback: what its tables draft, how it grows, how sure it is, how fast, and that the text stays the target's."""
 
-from __future__ import annotations
-
-import asyncio
 import random
 from itertools import islice
 
@@ -24,10 +21,9 @@ from opensled.drafting.growth import BOTH, DEEPEST, FROZEN, MAX_NODES, Calibrati
 from opensled.drafting.table_file import TableFile
 from opensled.drafting.tables import FrozenTable, LruTable, TableShape, as_rows
 from tests.drafter_contract import DrafterContract, ids, pull
+from tests.lossless import brave_a_storm
 from tests.pace import units
-from tests.test_draft_tables import TRACE, some_table
-from tests.test_lossless import IMPATIENT, STORM, answer_all, cases, check
-from tests.tiny_drafts import TEXT, TINY_DRAFT, tiny_info, tiny_tokenizer
+from tests.tiny_drafts import TEXT, TINY_DRAFT, TRACE, some_table, tiny_info, tiny_tokenizer
 
 GREEDY = Sampler(SamplingParams(temperature=0), noise_key(1))
 TREES = FixedLength(6, tree=24)
@@ -121,8 +117,7 @@ class TestGrowth:
         """By the sum of ranks on the way, then by depth: the first followers' chain, then what has one second rank."""
         text = (1, 2, 3, 1, 4, 5, 1, 6, 7, 2, 3, 8, 4, 5, 9, 1)
         tree = nodes_of(drafter_of(learned(text, TableShape(1, 2, 8, 100))), text)
-        roots = [token for token, parent in tree if parent == -1]
-        assert roots == [6, 4, 2]
+        assert [token for token, parent in tree if parent == -1] == [6, 4, 2]
         assert tree[:4] == [(6, -1), (7, 0), (2, 1), (3, 2)]
 
     def test_a_tree_ends_with_its_nodes(self):
@@ -264,12 +259,8 @@ def test_sixty_nodes_take_far_less_than_a_verdict():
 
 
 @pytest.mark.parametrize("stop", [FixedLength(4), TREES], ids=["chains", "trees"])
-def test_sixteen_mixed_sessions_in_a_storm(exact64, stop):
-    answers = asyncio.run(
-        answer_all(exact64, cases(), "cacheback", stop=stop, weather=STORM, patience=IMPATIENT)
-    )
-    check(cases(), answers)
-    assert sum(answer.reopened for answer in answers) > 0
+async def test_sixteen_mixed_sessions_in_a_storm(exact64, stop):
+    answers = await brave_a_storm(exact64, "cacheback", stop)
     longest = max(round.drafted for answer in answers for round in answer.rounds)
     assert longest > 16 if stop.tree else longest <= stop.length  # 16: the server's longest chain
 
@@ -281,13 +272,6 @@ def test_a_tree_is_cut_to_what_the_server_takes_of_trees():
         cut = _shorten(Draft(1, block), limits).block
         assert cut == block.first(length)
         assert len(cut.tokens) == length == len(cut.parents or cut.tokens)
-
-
-def test_rule_ratio_is_greedy_at_temperature_zero(exact64):
-    wanted = [case for case in cases() if case.params.temperature == 0]
-    answers = asyncio.run(answer_all(exact64, wanted, "cacheback", rule="ratio"))
-    check(wanted, answers)
-    assert sum(round.accepted for answer in answers for round in answer.rounds) > 0
 
 
 def test_more_than_a_token_a_round_on_text_that_repeats_itself_and_one_on_noise():

@@ -1,7 +1,5 @@
 """Calls as families of models write them: the template shows the form, the grammar holds it, the API reads it."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """Chains of drafters, and a draft model with tables in front: which drafter drafts, and what all of them hear."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from itertools import islice
@@ -11,46 +9,23 @@ import pytest
 from edge_client.device.config import DeviceConfig
 from edge_client.device.drafter_choice import FittingFactory, make_factory
 from edge_client.drafters import DRAFTERS
-from edge_client.drafters.base import Drafter
 from edge_client.drafters.cacheback import CachebackDrafter
 from edge_client.drafters.chain import HORIZON, ChainDrafter, ChainFactory
 from edge_client.lengths.fixed import FixedLength
 from edge_client.round.draft_job import BlockBudget
 from edge_client.round.drafting import DraftThread
 from opensled.core.errors import NotFound, UsageError, VocabularyMismatch
-from opensled.core.messages import DraftToken, SamplingParams
+from opensled.core.messages import SamplingParams
 from opensled.core.noise import noise_key
 from opensled.core.protocol import Truth
 from opensled.core.sampling import Sampler
 from tests.drafter_contract import BLOCK, DrafterContract, ids, pull
-from tests.test_drafters import ToyDrafter
-from tests.test_lossless import IMPATIENT, STORM, answer_all, cases, check
-from tests.tiny_drafts import tiny_info
+from tests.lossless import answer_all, cases, check
+from tests.tiny_drafts import Speaker, ToyDrafter, tiny_info
 
 CHAIN = "chain:cacheback,llamacpp"
 BOTH = "chain:cacheback,accelerated:llamacpp"
 GREEDY = Sampler(SamplingParams(temperature=0), noise_key(1))
-
-
-class Speaker(Drafter):
-    """Says always the same, so surely, and remembers what it hears."""
-
-    def __init__(self, tokens, confidence=0.5) -> None:
-        self.tokens, self.confidence = tokens, confidence
-        self.heard: list = []
-        self.closed = False
-
-    def begin(self, prompt, sampler):
-        self.heard = list(prompt)
-
-    def propose(self):
-        return (DraftToken(token, self.confidence) for token in self.tokens)
-
-    def commit(self, tokens):
-        self.heard += tokens
-
-    def close(self):
-        self.closed = True
 
 
 class TestChain(DrafterContract):
@@ -125,8 +100,7 @@ class TestTurns:
         assert ChainDrafter([Speaker(range(8), 0.1), Speaker([13] * 8)]).ready == 0
 
     def test_few_tokens_however_sure_are_less_than_many(self):
-        chain = ChainDrafter([Speaker([1, 2], 1.0), Speaker(range(8))])
-        assert ids(pull(chain, 8)) == [*range(8)]
+        assert ids(pull(ChainDrafter([Speaker([1, 2], 1.0), Speaker(range(8))]), 8)) == [*range(8)]
 
     def test_a_last_one_that_errs_leaves_more_to_those_before_until_the_next_sequence(self):
         chain = ChainDrafter([Speaker(range(8), 0.7), Speaker([13] * 8)])
@@ -255,31 +229,11 @@ def test_where_no_target_verifies_only_the_model_writes(alone):
         assert (next(copier.propose(), None) is None) == alone
 
 
-@pytest.mark.parametrize(
-    ("drafter", "stop"),
-    [(CHAIN, FixedLength(4)), (BOTH, FixedLength(5, tree=16))],
-    ids=["chains", "trees, and a model with tables in front"],
-)
-def test_sixteen_mixed_sessions_in_a_storm(exact64, drafter, stop):
-    pytest.importorskip("llama_cpp")
-    answers = asyncio.run(answer_all(exact64, cases(), drafter, stop=stop, weather=STORM, patience=IMPATIENT))
-    check(cases(), answers)
-    assert sum(answer.reopened for answer in answers) > 0
-
-
-def test_rule_ratio_is_greedy_at_temperature_zero(exact64):
-    pytest.importorskip("llama_cpp")
-    wanted = [case for case in cases() if case.params.temperature == 0]
-    answers = asyncio.run(answer_all(exact64, wanted, CHAIN, rule="ratio"))
-    check(wanted, answers)
-    assert sum(round.accepted for answer in answers for round in answer.rounds) > 0
-
-
-def test_its_rounds_bring_more_than_those_of_the_tables_alone(exact64):
+async def test_its_rounds_bring_more_than_those_of_the_tables_alone(exact64):
     pytest.importorskip("llama_cpp")
     tokens = {}
     for drafter in ("cacheback", CHAIN):
-        answers = asyncio.run(answer_all(exact64, cases(), drafter))
+        answers = await answer_all(exact64, cases(), drafter)
         check(cases(), answers)
         rounds = [round for answer in answers for round in answer.rounds]
         tokens[drafter] = sum(len(round.tokens) for round in rounds) / len(rounds)

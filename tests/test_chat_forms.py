@@ -1,7 +1,5 @@
 """Chats that strict templates refuse, or of which they leave something out: what the model reads of them."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -1,7 +1,5 @@
 """The command line: what it lists, how fast, which flags it makes, and how it fails."""
 
-from __future__ import annotations
-
 import re
 import statistics
 import subprocess
@@ -48,14 +46,14 @@ def raising(error: BaseException) -> Callable:
 
 
 @pytest.mark.parametrize("argv", [[], ["--help"], ["-h"], ["help"], ["--help-all"]])
-def test_help_lists_every_verb(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_every_verb(argv, capsys):
     assert cli.main(argv) == 0
     shown = capsys.readouterr().out
     assert all(name in shown and verb.summary in shown for name, verb in cli.VERBS.items())
     assert max(map(len, shown.splitlines())) <= 80
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version(capsys):
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out == f"opensled {opensled.__version__}\n"
 
@@ -78,9 +76,7 @@ def flags_in(page: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", cli.VERBS)
-def test_the_short_help_of_every_verb_is_short(
-    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_short_help_of_every_verb_is_short(name, capsys, monkeypatch):
     shown = help_of(name, "--help", capsys, monkeypatch)
     known = [item for item in options(cli.CONFIGS.get(name)) if item.flags and not item.positional]
     flags = flags_in(shown)
@@ -88,9 +84,7 @@ def test_the_short_help_of_every_verb_is_short(
     assert len(flags) == len(known) or (len(flags) >= 5 and f"opensled {name} --help-all" in shown)
 
 
-def test_the_short_help_of_a_device_has_what_its_owner_sets(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_short_help_of_a_device_has_what_its_owner_sets(capsys, monkeypatch):
     shown = help_of("edge", "--help", capsys, monkeypatch)
     assert {"--server", "--token-file", "--tls-ca", "--device-name", "--offline"} <= set(flags_in(shown))
     assert "These are 13 of " in shown, "the argument HOST among them"
@@ -100,9 +94,7 @@ def test_the_short_help_of_a_device_has_what_its_owner_sets(
 
 
 @pytest.mark.parametrize("name", cli.VERBS)
-def test_the_long_help_of_every_verb_has_every_flag(
-    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_long_help_of_every_verb_has_every_flag(name, capsys, monkeypatch):
     shown = help_of(name, "--help-all", capsys, monkeypatch)
     every = options(cli.CONFIGS.get(name))
     found = [item for item in every if not item.file_only]
@@ -116,10 +108,9 @@ def test_the_long_help_of_every_verb_has_every_flag(
 
 
 @pytest.mark.parametrize(("name", "most"), [("serve", 45), ("edge", 35), ("chat", 35)])
-def test_a_command_line_has_no_more_flags(name: str, most: int) -> None:
+def test_a_command_line_has_no_more_flags(name, most):
     """What is set once and rarely belongs into a file."""
-    found = options(cli.CONFIGS.get(name))
-    assert len([item for item in found if not item.file_only]) <= most
+    assert len([item for item in options(cli.CONFIGS.get(name)) if not item.file_only]) <= most
 
 
 @pytest.mark.parametrize(
@@ -140,42 +131,37 @@ def test_a_command_line_has_no_more_flags(name: str, most: int) -> None:
         ("profile calibrate --cache-dir here", '[profile.calibrate] cache-dir = "here" (or'),
     ],
 )
-def test_an_option_without_a_flag_is_said_to_be_in_the_file(
-    argv: str, line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_option_without_a_flag_is_said_to_be_in_the_file(argv, line, capsys):
     assert cli.main(argv.split()) == 2
     said = capsys.readouterr().err
     assert f" is set in the configuration file: {line}" in said and said.count("\n") == 1
 
 
-def test_that_line_of_the_file_is_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_that_line_of_the_file_is_taken(tmp_path, capsys):
     (tmp_path / "opensled.toml").write_text("[limits]\ntenant-sessions = 8\n[serve]\nrules = 'match'\n")
     assert cli.main(["serve", "--model", "nowhere.gguf"]) == 3
-    said = capsys.readouterr().err
-    assert "opensled.toml of this folder sets rules, tenant_sessions\n" in said
+    assert "opensled.toml of this folder sets rules, tenant_sessions\n" in capsys.readouterr().err
     assert cli.main(["models", "list"]) == 0, "other commands have the table"
 
 
-def test_a_misspelt_flag_may_mean_a_key(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_misspelt_flag_may_mean_a_key(capsys):
     assert cli.main(["serve", "--tenant-sesions", "8"]) == 2
     said = capsys.readouterr().err
     assert "no option --tenant-sesions; --tenant-sessions is set in the configuration file: [limits] " in said
 
 
 @pytest.mark.parametrize("name", ["serve", "edge", "generate", "chat", "doctor", "plan", "bench serve"])
-def test_long_verbs_have_named_groups(name: str) -> None:
+def test_long_verbs_have_named_groups(name):
     found = options(cli.CONFIGS.get(name))
     assert all(item.group for item in found) and len({item.group for item in found}) >= 4
 
 
-def test_a_verbs_own_options_come_first(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_verbs_own_options_come_first(capsys, monkeypatch):
     flags = flags_in(help_of("generate", "--help", capsys, monkeypatch))
     assert flags.index("--image") < flags.index("--max-tokens") < flags.index("--server")
 
 
-def test_help_may_be_a_verb(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_may_be_a_verb(capsys):
     with pytest.raises(SystemExit):
         cli.main(["help", "models", "path"])
     assert "usage: opensled models path NAME" in capsys.readouterr().out
@@ -183,9 +169,7 @@ def test_help_may_be_a_verb(capsys: pytest.CaptureFixture[str]) -> None:
     assert "models path" in capsys.readouterr().out
 
 
-def test_help_tells_which_switches_are_on(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_help_tells_which_switches_are_on(capsys, monkeypatch):
     short = " ".join(help_of("chat", "--help", capsys, monkeypatch).split())
     assert "--history, --no-history" in short and "next conversation (default on)" in short
     assert "--no-show-drafts" not in short
@@ -196,9 +180,7 @@ def test_help_tells_which_switches_are_on(
 
 
 @pytest.mark.parametrize("columns", ["20", "60", "300"])
-def test_help_fits_narrow_and_wide_terminals(
-    columns: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_help_fits_narrow_and_wide_terminals(columns, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", columns)
     with pytest.raises(SystemExit):
         cli.main(["top", "--help"])
@@ -206,7 +188,7 @@ def test_help_fits_narrow_and_wide_terminals(
 
 
 @pytest.mark.parametrize("name", cli.VERBS)
-def test_every_example_parses(name: str) -> None:
+def test_every_example_parses(name):
     import shlex
 
     argv = shlex.split(cli.VERBS[name].example.replace("\\\n", ""))[1 + len(name.split()) :]
@@ -214,18 +196,18 @@ def test_every_example_parses(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["serve", "edge", "generate", "chat", "doctor"])
-def test_what_logs_advise_is_a_flag(name: str) -> None:
+def test_what_logs_advise_is_a_flag(name):
     """opensled/process/logs.py: "texts of libraries: --log-level debug"."""
     parser = cli._parser(name, options(cli.CONFIGS.get(name)))
     assert parser.parse_args(["--log-level", "debug", "--log-json"]).log_json
 
 
 @pytest.mark.parametrize("name", cli.VERBS)
-def test_every_verb_exists(name: str) -> None:
+def test_every_verb_exists(name):
     assert callable(cli.RUNS.get(name))
 
 
-def test_a_group_lists_its_verbs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_group_lists_its_verbs(capsys):
     assert cli.main(["models"]) == 0
     shown = capsys.readouterr().out
     assert "models path" in shown
@@ -278,7 +260,7 @@ def test_a_group_lists_its_verbs(capsys: pytest.CaptureFixture[str]) -> None:
         (["chat", "--offline", "local-onyl"], "did you mean local-only?"),
     ],
 )
-def test_usage_errors(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_usage_errors(argv, said, capsys):
     assert cli.main(argv) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -300,21 +282,14 @@ def test_usage_errors(argv: list[str], said: str, capsys: pytest.CaptureFixture[
         (["profile", "show", "rtx-4091"], "rtx-4090"),
     ],
 )
-def test_a_model_that_is_spelt_wrong_is_told_before_anything_loads(
-    argv: list[str],
-    near: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_model_that_is_spelt_wrong_is_told_before_anything_loads(argv, near, capsys, monkeypatch):
     monkeypatch.setenv("OPENSLED_NO_CONFIG", "1")
     assert cli.main(argv) == 3
     said = capsys.readouterr().err
     assert f"did you mean {near}?" in said and "starting" not in said and "loading" not in said
 
 
-def test_a_variable_that_no_command_reads_is_told_once(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_variable_that_no_command_reads_is_told_once(capsys, monkeypatch):
     monkeypatch.setenv("OPENSLED_MODLE", "tiny")
     monkeypatch.setenv("OPENSLED_DRAFTER", "lookup")  # of other commands
     assert cli.main(["models", "path", "tiny-draft"]) == 0
@@ -327,7 +302,7 @@ def test_a_variable_that_no_command_reads_is_told_once(
     "argv",
     [["tiny-hub"], ["--model", "tiny-hub"], ["--context", "9", "tiny-hub"], ["tiny-hub", "--context", "9"]],
 )
-def test_a_model_may_stand_without_its_flag(argv: str) -> None:
+def test_a_model_may_stand_without_its_flag(argv):
     assert cli.parse_flags("serve", argv)["model"] == "tiny-hub"
     assert "model" not in cli.parse_flags("serve", ["--context", "9"])
 
@@ -343,38 +318,36 @@ def test_a_model_may_stand_without_its_flag(argv: str) -> None:
         (Overloaded("later"), 6),
     ],
 )
-def test_exit_codes(
-    error: OpenSledError, code: int, run_with: Callable, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_exit_codes(error, code, run_with, capsys):
     assert run_with(raising(error)) == code
     assert capsys.readouterr().err == f"error: {error}\n"
 
 
-def test_an_error_is_one_line(run_with: Callable, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_is_one_line(run_with, capsys):
     run_with(raising(OpenSledError("two\nlines")))
     assert capsys.readouterr().err == "error: two lines\n"
 
 
-def test_interruption_is_quiet(run_with: Callable, capsys: pytest.CaptureFixture[str]) -> None:
+def test_interruption_is_quiet(run_with, capsys):
     assert run_with(raising(KeyboardInterrupt())) == 130
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_gone_reader_is_quiet() -> None:
+def test_a_gone_reader_is_quiet():
     line = f"{sys.executable} -m opensled models list --json | true"
     script = f"for i in 1 2 3; do {line}; done"
     run = subprocess.run(["bash", "-c", script], cwd=_ROOT, capture_output=True, text=True, check=True)
     assert run.stderr == ""
 
 
-def test_flags_reach_the_command(run_with: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flags_reach_the_command(run_with, monkeypatch):
     seen = []
     monkeypatch.setenv("OPENSLED_JSON", "yes")
     assert run_with(lambda config: seen.append(config) or 0) == 0
     assert seen == [models_command.ModelListConfig(json=True)]
 
 
-def test_a_switch_can_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_switch_can_be_turned_off(monkeypatch):
     seen = []
     monkeypatch.setenv("OPENSLED_JSON", "1")
     monkeypatch.setattr(models_command, "list_models", lambda config: seen.append(config) or 0)
@@ -382,7 +355,7 @@ def test_a_switch_can_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen == [models_command.ModelListConfig(json=False)]
 
 
-def test_the_file_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_file_is_read(tmp_path, capsys):
     (tmp_path / "opensled.toml").write_text("[serve]\nmodel = 'tiny'\n[models.list]\njson = true\n")
     assert cli.main(["models", "list"]) == 0
     assert capsys.readouterr().out.startswith("{")
@@ -391,7 +364,7 @@ def test_the_file_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "opensled.toml: unknown key 'jsno' in [models.list]" in capsys.readouterr().err
 
 
-def test_models_path(capsys: pytest.CaptureFixture[str]) -> None:
+def test_models_path(capsys):
     assert cli.main(["models", "path", "tiny-draft"]) == 0
     assert Path(capsys.readouterr().out.strip()).is_dir()
     assert cli.main(["models", "path", "huge"]) == 3
@@ -402,7 +375,7 @@ _ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.mark.timed
-def test_help_is_quick_and_light() -> None:
+def test_help_is_quick_and_light():
     def seconds() -> float:
         start = time.perf_counter()
         subprocess.run(
@@ -413,7 +386,7 @@ def test_help_is_quick_and_light() -> None:
     assert statistics.median(seconds() for _ in range(5)) < HELP_SECONDS
 
 
-def test_help_imports_nothing_heavy() -> None:
+def test_help_imports_nothing_heavy():
     code = (
         "import sys; from opensled.cli.main import main; main(['--help']);"
         "print([name for name in ('numpy', 'grpc', 'tomllib', 'edge_client', 'asyncio') if name in sys.modules])"

@@ -1,7 +1,5 @@
 """What one client may send and hold: whoever floods, stalls or does not read costs nobody else a place or a word."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Iterator
@@ -18,12 +16,11 @@ from opensled.core.messages import Draft, DraftBlock, DraftToken, Failure, Open,
 from relay.config import RelayConfig
 from scheduler.admission import max_promised
 from tests.bad_input import opening, text
-from tests.fakes import FakeEngine, continuation
+from tests.fakes import FakeEngine, HeldText, continuation
 from tests.raw_wire import raw_connection
 from tests.serving import PROMPT, finish, first_reply, linked, serving
 from tests.system import running, until
 from tests.test_overload import PROFILE
-from tests.test_tenants import SlowText
 from verify_server.access.client_limits import MIN_OPENING, ClientLimits, message_bytes
 from verify_server.access.connections import TOGETHER_S
 from verify_server.access.security import TenantLimits, Tenants
@@ -166,7 +163,7 @@ async def test_unread_streams_of_a_tenant_are_no_more_than_his_places_and_a_few(
 async def test_prompts_under_a_known_resume_token_are_counted():
     """Its session is known, but its text is tokenized like any other."""
     limits = SessionLimits(max_sessions=2, linger=30.0)
-    text = SlowText()
+    text = HeldText()
     async with serving(limits=limits) as (manager, _):
         manager.inputs.text = text
         known, opened = await manager.open(Open(PROMPT, LONG), "local")
@@ -253,20 +250,20 @@ async def opened(address: str, prompt: tuple[int, ...]) -> Opened | Failure:
         return await first_reply(link, Open(prompt, SamplingParams(temperature=0, max_tokens=2)))
 
 
-def test_a_request_meets_the_limits_of_the_file(address: str) -> None:
+def test_a_request_meets_the_limits_of_the_file(address):
     taken = asyncio.run(opened(address, (3, 1, 4)))
     assert isinstance(taken, Opened) and taken.limits.max_draft == 5
     refused = asyncio.run(opened(address, (3, 1, 4, 1)))
     assert isinstance(refused, Failure) and "your tenant may send at most 3" in str(refused.error())
 
 
-def test_what_tenants_and_clients_may_take_has_no_flag() -> None:
+def test_what_tenants_and_clients_may_take_has_no_flag():
     assert {item.table for item in options(LimitsConfig)} == {"limits"}
     limits = {item.name for item in options(LimitsConfig)}
     assert limits <= {item.name for item in options(ServeConfig) if not item.flags}
 
 
-def test_a_relay_holds_them_too() -> None:
+def test_a_relay_holds_them_too():
     given = {item.name: item.default + 1 for item in options(LimitsConfig) if item.kind is int}
     serving = RelayConfig(**given, shared_address=True).serving
     assert {name: getattr(serving, name) for name in given} == given and serving.shared_address

@@ -1,7 +1,5 @@
 """Replicas on a real Ray: heartbeats, deaths, renewal; and `opensled serve --replicas`, from its ports to its end."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
@@ -321,10 +319,7 @@ def test_one_server_alone_never_imports_ray():
             ["--replicas", "2", "--listen", "0.0.0.0:0", "--insecure"],
             "is not an address that devices can reach",
         ),
-        (
-            ["--replicas", "2", "--listen", "[::]:0", "--insecure"],
-            "is not an address that devices can reach",
-        ),
+        (["--replicas", "2", "--listen", "[::]:0", "--insecure"], "is not an address that devices can reach"),
         (["--proxy"], "--proxy is for a gateway to replicas: add --replicas N, or --ray-address HOST:PORT"),
         (["--replicas", "2", "--listen", "192.0.2.1:0"], "is reachable by other machines"),
         (["--replicas", "2", "--ray-network", "8.8.8.0/24"], "is not private"),

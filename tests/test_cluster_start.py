@@ -1,7 +1,5 @@
 """How a cluster starts, without Ray: who it belongs to, what it takes of a machine, and what is told of what fails."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 

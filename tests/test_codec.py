@@ -1,7 +1,5 @@
 """Messages survive the wire; what cannot be is refused by name."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -205,7 +203,7 @@ def test_a_reason_that_says_nothing_here_spoils_no_verdict(why):
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def test_generated_code_is_fresh(tmp_path: Path) -> None:
+def test_generated_code_is_fresh(tmp_path):
     arguments = [f"--proto_path={ROOT / 'proto'}"]
     arguments += [f"--{kind}={tmp_path}" for kind in ("python_out", "pyi_out", "grpc_python_out")]
     assert protoc.main(["protoc", *arguments, "opensled/v1/verify.proto"]) == 0
@@ -214,7 +212,7 @@ def test_generated_code_is_fresh(tmp_path: Path) -> None:
     assert committed == fresh, "run: make proto"
 
 
-def test_metadata_asks_for_runtimes_new_enough() -> None:
+def test_metadata_asks_for_runtimes_new_enough():
     needs = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["dependencies"]
     header = (ROOT / "opensled/v1/verify_pb2.py").read_text("utf-8")
     (protobuf,) = re.findall(r"^# Protobuf Python Version: (.*)$", header, re.MULTILINE)

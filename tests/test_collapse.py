@@ -1,7 +1,5 @@
 """From frames to text: a trie's scores are those of all alignments, counted one by one."""
 
-from __future__ import annotations
-
 import itertools
 import warnings
 from collections.abc import Sequence
@@ -35,7 +33,7 @@ def collapse(path: Sequence[int], blank: int) -> list[int]:
         ([BLANK, 7, BLANK], [7]),
     ],
 )
-def test_what_a_path_of_frames_says(path: list[int], text: list[int]) -> None:
+def test_what_a_path_of_frames_says(path, text):
     """Of the first one, dropping blanks before repeats would leave [7, 3]."""
     assert collapse(path, BLANK) == text
 
@@ -82,7 +80,7 @@ def check_form(trie: Trie, blank: int) -> None:
 @pytest.mark.parametrize(
     ("frames", "tokens", "seed"), [(1, 3, 0), (3, 1, 1), (3, 3, 2), (4, 3, 3), (5, 2, 4)]
 )
-def test_scores_are_those_of_all_alignments(frames: int, tokens: int, seed: int) -> None:
+def test_scores_are_those_of_all_alignments(frames, tokens, seed):
     log_probs = drawn_frames(frames, tokens, seed)
     trie = best_trie(log_probs, tokens, top_k=ALL, beam=ALL, most=ALL)
     check_form(trie, tokens)
@@ -92,7 +90,7 @@ def test_scores_are_those_of_all_alignments(frames: int, tokens: int, seed: int)
         assert score == pytest.approx(wanted[text], abs=1e-5)
 
 
-def test_a_narrow_search_finds_what_its_paths_stand_for() -> None:
+def test_a_narrow_search_finds_what_its_paths_stand_for():
     """With few ids a frame, and few paths, the scores are those of the likeliest such paths alone."""
     log_probs = drawn_frames(4, 5, seed=8)
     top = [np.argsort(-row)[:3] for row in log_probs]
@@ -120,7 +118,7 @@ def test_a_narrow_search_finds_what_its_paths_stand_for() -> None:
     st.integers(1, 40),
     st.integers(1, 20),
 )
-def test_any_frames_make_a_trie(frames, tokens, seed, spread, top_k, beam, most) -> None:
+def test_any_frames_make_a_trie(frames, tokens, seed, spread, top_k, beam, most):
     log_probs = drawn_frames(frames, tokens, seed, spread)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -131,7 +129,7 @@ def test_any_frames_make_a_trie(frames, tokens, seed, spread, top_k, beam, most)
     assert trie.scores == sorted(trie.scores, reverse=True)
 
 
-def test_fewer_nodes_are_the_best_ones() -> None:
+def test_fewer_nodes_are_the_best_ones():
     log_probs = drawn_frames(5, 4, seed=5)
     every = best_trie(log_probs, 4, top_k=ALL, beam=ALL, most=ALL)
     best = dict(zip(texts(every), every.scores))
@@ -139,7 +137,7 @@ def test_fewer_nodes_are_the_best_ones() -> None:
     assert list(zip(texts(few), few.scores)) == sorted(best.items(), key=lambda item: -item[1])[:7]
 
 
-def test_a_chain_follows_the_best_children() -> None:
+def test_a_chain_follows_the_best_children():
     """The best node of depth two lies behind the second-best one of depth one, and is not on the chain."""
     trie = Trie([5, 6, 7, 8, 5, 9], [ROOT, ROOT, 1, 0, 2, 0], [-0.9, -1.0, -1.1, -2.0, -2.5, -3.0])
     assert best_chain(trie) == Trie([5, 8], [ROOT, 0], [-0.9, -2.0])
@@ -147,7 +145,7 @@ def test_a_chain_follows_the_best_children() -> None:
 
 @tried(30)
 @given(st.integers(1, 6), st.integers(1, 8), st.integers(0, 10**6))
-def test_a_chain_is_that_of_a_search_for_the_best_child(frames: int, tokens: int, seed: int) -> None:
+def test_a_chain_is_that_of_a_search_for_the_best_child(frames, tokens, seed):
     trie = best_trie(drawn_frames(frames, tokens, seed), tokens)
     ids, last = [], ROOT
     while children := [node for node, parent in enumerate(trie.parents) if parent == last]:
@@ -160,7 +158,7 @@ def test_a_chain_is_that_of_a_search_for_the_best_child(frames: int, tokens: int
 
 @pytest.mark.parametrize("others", [-1e3, -1e30, -np.inf])
 @pytest.mark.parametrize("top_k", [1, 4, ALL])
-def test_frames_that_are_all_blank_make_no_draft(others: float, top_k: int) -> None:
+def test_frames_that_are_all_blank_make_no_draft(others, top_k):
     """Whatever is said of the other ids, and without a warning: NaN would go on to the server."""
     log_probs = np.full((5, 4), others, np.float32)
     log_probs[:, 3] = 0
@@ -170,14 +168,14 @@ def test_frames_that_are_all_blank_make_no_draft(others: float, top_k: int) -> N
         assert trie == best_chain(trie) == Trie([], [], [])
 
 
-def test_an_id_that_is_certain_counts_once() -> None:
+def test_an_id_that_is_certain_counts_once():
     """Where no other id is possible, the search must not take the same one again."""
     log_probs = np.full((3, 5), -np.inf, np.float32)
     log_probs[:, 0] = 0
     assert best_trie(log_probs, 4) == Trie([0], [ROOT], [0.0])
 
 
-def test_a_head_of_nan_makes_no_draft() -> None:
+def test_a_head_of_nan_makes_no_draft():
     log_probs = drawn_frames(4, 3, seed=1)
     log_probs[2] = np.nan
     assert best_trie(log_probs, 3).ids == []

@@ -370,8 +370,7 @@ def test_it_may_write_only_what_is_its_own_and_metrics_stay_here():
     beyond = [each for each in SERVER["ports"] if not each.startswith("127.0.0.1:")]
     assert [each.partition(":")[0] for each in beyond] == ["7411", "8411"]
     docker = run_words()[0]
-    published = [docker[at + 1] for at, word in enumerate(docker) if word == "--publish"]
-    assert published == SERVER["ports"]
+    assert [docker[at + 1] for at, word in enumerate(docker) if word == "--publish"] == SERVER["ports"]
 
 
 @pytest.mark.skipif(shutil.which("docker-compose") is None, reason="docker-compose is not installed")

@@ -1,7 +1,5 @@
 """Layers of configuration, and errors that name where a bad value came from."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -43,7 +41,7 @@ class Sample:
 NAMED = {item.name: item for item in options(Sample)}
 
 
-def test_names_follow_from_the_field() -> None:
+def test_names_follow_from_the_field():
     wait = NAMED["draft_wait"]
     assert (wait.flag, wait.variable, wait.kind) == ("--draft-wait", "OPENSLED_DRAFT_WAIT", float)
     assert NAMED["seed"].kind is int
@@ -52,11 +50,11 @@ def test_names_follow_from_the_field() -> None:
     assert (NAMED["rare"].variable, NAMED["most"].key) == ("OPENSLED_RARE", "most")
 
 
-def test_defaults(config_paths: tuple[Path, Path]) -> None:
+def test_defaults(config_paths):
     assert resolve(Sample, "sample", {}, {}) == Sample()
 
 
-def test_precedence(config_paths: tuple[Path, Path]) -> None:
+def test_precedence(config_paths):
     here, user = config_paths
     user.write_text("[sample]\ncount = 10\nmode = 'quick'\ndraft-wait = 10\nshare = 0.1\n")
     here.write_text("[sample]\ncount = 20\nmode = 'slow'\ndraft_wait = 20\n")
@@ -67,7 +65,7 @@ def test_precedence(config_paths: tuple[Path, Path]) -> None:
         found.count = 1  # type: ignore[misc]
 
 
-def test_an_option_of_a_table_has_variable_and_key(config_paths: tuple[Path, Path]) -> None:
+def test_an_option_of_a_table_has_variable_and_key(config_paths):
     here, user = config_paths
     user.write_text("[limits]\nmost = 10\n[sample]\nrare = 2\n")
     assert resolve(Sample, "sample", {}, {}) == Sample(most=10, rare=2)
@@ -77,9 +75,7 @@ def test_an_option_of_a_table_has_variable_and_key(config_paths: tuple[Path, Pat
     assert resolve(Sample, "sample", {}, {"OPENSLED_MOST": "30"}).most == 30
 
 
-def test_a_named_file_is_read_alone(
-    config_paths: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_named_file_is_read_alone(config_paths, monkeypatch, tmp_path):
     for path in config_paths:
         path.write_text("[sample]\ncount = 10\nrare = 10\n")
     named = tmp_path / "named.toml"
@@ -92,16 +88,14 @@ def test_a_named_file_is_read_alone(
     assert merge_layers(Sample, "sample", {})[1] == {}
 
 
-def test_files_by_importance(config_paths: tuple[Path, Path]) -> None:
+def test_files_by_importance(config_paths):
     assert config_files() == []
     for path in config_paths:
         path.write_text("")
     assert [path.resolve() for path in config_files()] == [path.resolve() for path in config_paths]
 
 
-def test_the_environment_is_the_processs(
-    config_paths: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_environment_is_the_processs(config_paths, monkeypatch):
     monkeypatch.setenv("OPENSLED_SEED", '"-5"\r')  # as a file for variables may have it
     monkeypatch.setenv("OPENSLED_MODE", "")  # empty counts as not set
     monkeypatch.setenv("OPENSLED_WHAT", "no variable sets a positional argument")
@@ -120,7 +114,7 @@ def test_the_environment_is_the_processs(
         ("mode", "quick", "quick"),
     ],
 )
-def test_spellings(name: str, text: str, value: object) -> None:
+def test_spellings(name, text, value):
     parsed = NAMED[name].parse(text, "here")
     assert (parsed, type(parsed)) == (value, type(value))
 
@@ -138,7 +132,7 @@ def test_spellings(name: str, text: str, value: object) -> None:
         ("listen", "localhost", "OPENSLED_LISTEN: 'localhost' is not an address; write HOST:PORT"),
     ],
 )
-def test_bad_variables_are_named(name: str, text: str, said: str) -> None:
+def test_bad_variables_are_named(name, text, said):
     with pytest.raises(UsageError) as caught:
         resolve(Sample, "sample", {}, {NAMED[name].variable: text}, files=())
     assert str(caught.value).startswith(said)
@@ -178,7 +172,7 @@ def test_bad_variables_are_named(name: str, text: str, said: str) -> None:
         ("[sample]\nmode = 'caf\xe9'", "cannot be read"),
     ],
 )
-def test_bad_files_are_named(config_paths: tuple[Path, Path], text: str, said: str) -> None:
+def test_bad_files_are_named(config_paths, text, said):
     config_paths[0].write_bytes(text.encode("latin-1"))
     with pytest.raises(UsageError) as caught:
         merge_layers(
@@ -188,7 +182,7 @@ def test_bad_files_are_named(config_paths: tuple[Path, Path], text: str, said: s
     assert said in str(caught.value)
 
 
-def test_a_key_above_all_sections_counts_for_every_verb_that_has_it(config_paths: tuple[Path, Path]) -> None:
+def test_a_key_above_all_sections_counts_for_every_verb_that_has_it(config_paths):
     here, user = config_paths
     user.write_text("count = 10\nshare = 0.1\n")
     here.write_text("count = 20\nother-key = 1\n[sample]\nshare = 0.2\n[other]\ncount = 30\n")
@@ -198,7 +192,7 @@ def test_a_key_above_all_sections_counts_for_every_verb_that_has_it(config_paths
     assert resolve(Sample, "sample", {}, {}).count == 25
 
 
-def test_a_section_in_a_section(config_paths: tuple[Path, Path]) -> None:
+def test_a_section_in_a_section(config_paths):
     config_paths[0].write_text("[sample.one]\ncount = 5\n[sample.two]\nnothing = 'of our business'\n")
     assert resolve(Sample, "sample.one", {}, {}).count == 5
 
@@ -211,7 +205,7 @@ def test_a_section_in_a_section(config_paths: tuple[Path, Path]) -> None:
         ("hub.local:65535", ("hub.local", 65535)),
     ],
 )
-def test_addresses(address: str, expected: tuple[str, int]) -> None:
+def test_addresses(address, expected):
     assert host_port(address) == expected
     assert join_host_port(*expected) == address
 
@@ -219,7 +213,7 @@ def test_addresses(address: str, expected: tuple[str, int]) -> None:
 @pytest.mark.parametrize(
     "address", ["", "7411", ":7411", "host:", "host:65536", "host:-1", "host:x", "host:²"]
 )
-def test_no_addresses(address: str) -> None:
+def test_no_addresses(address):
     with pytest.raises(UsageError, match="is not an address"):
         host_port(address)
 
@@ -233,7 +227,7 @@ ADDRESSES = {  # by verb and option: the port that stands in for one that is lef
 
 
 @pytest.mark.parametrize(("verb", "name"), ADDRESSES)
-def test_a_port_or_a_host_alone_is_an_address_everywhere(verb: str, name: str) -> None:
+def test_a_port_or_a_host_alone_is_an_address_everywhere(verb, name):
     item = next(each for each in options(CONFIGS.get(verb)) if each.name == name)
     port, start = ADDRESSES[verb, name], "http://" if name == "draft_url" else ""
     own = "0.0.0.0" if verb == "pair" else "127.0.0.1"
@@ -253,12 +247,12 @@ def test_a_port_or_a_host_alone_is_an_address_everywhere(verb: str, name: str) -
             item.parse(wrong, item.flag)
 
 
-def test_no_address_has_a_grammar_of_its_own() -> None:
+def test_no_address_has_a_grammar_of_its_own():
     every = [item for verb in VERBS for item in options(CONFIGS.get(verb)) if item.metavar == "HOST:PORT"]
     assert all(item.read for item in every) and len(every) > len(ADDRESSES)
 
 
-def test_options_are_complete() -> None:
+def test_options_are_complete():
     assert all(isinstance(item, Option) and item.help for item in NAMED.values())
 
 
@@ -274,7 +268,7 @@ def set_in(text: str) -> str:
     return "\n".join(re.sub(given, "", line) for line in text.splitlines())
 
 
-def test_it_is_printed_and_sets_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_it_is_printed_and_sets_nothing(capsys, tmp_path):
     assert cli.main(["config", "init"]) == 0
     printed = capsys.readouterr().out
     assert printed == sample() and max(map(len, printed.splitlines())) <= 120
@@ -285,7 +279,7 @@ def test_it_is_printed_and_sets_nothing(capsys: pytest.CaptureFixture[str], tmp_
 
 
 @pytest.mark.parametrize("verb", SAMPLED)
-def test_every_option_stands_there_with_its_default(verb: str, tmp_path: Path) -> None:
+def test_every_option_stands_there_with_its_default(verb, tmp_path):
     file = tmp_path / "opensled.toml"
     file.write_text(set_in(sample()))
     kind = cli.CONFIGS.get(verb)
@@ -321,9 +315,7 @@ def resolved(**flags: object) -> GenerateConfig:
         ("server = 'evil:1'\ntls_ca = ''\ntls = true", "--server evil:1 --tls-ca ''"),
     ],
 )
-def test_the_users_token_does_not_go_where_a_folder_says(
-    files: tuple[Path, Path], theirs: str, named: str
-) -> None:
+def test_the_users_token_does_not_go_where_a_folder_says(files, theirs, named):
     folder, own = files
     own.write_text(USERS)
     folder.write_text(f"[generate]\n{theirs}\n")
@@ -332,7 +324,7 @@ def test_the_users_token_does_not_go_where_a_folder_says(
     assert f"give {named} yourself; else set OPENSLED_NO_CONFIG=1" in str(caught.value)
 
 
-def test_a_token_of_the_command_line_does_not_either(files: tuple[Path, Path]) -> None:
+def test_a_token_of_the_command_line_does_not_either(files):
     files[0].write_text("[generate]\nserver = 'evil:1'\n")
     with pytest.raises(UsageError, match="--server evil:1"):
         resolved(token_file="token")
@@ -340,7 +332,7 @@ def test_a_token_of_the_command_line_does_not_either(files: tuple[Path, Path]) -
         resolve(GenerateConfig, "generate", {}, {"OPENSLED_TOKEN_FILE": "token"})
 
 
-def test_tls_is_not_turned_off(files: tuple[Path, Path]) -> None:
+def test_tls_is_not_turned_off(files):
     files[1].write_text("[generate]\ntls = true\ntoken_file = 'token'\n")
     files[0].write_text("[generate]\ntls = false\n")
     with pytest.raises(UsageError, match="--no-tls"):
@@ -349,7 +341,7 @@ def test_tls_is_not_turned_off(files: tuple[Path, Path]) -> None:
     assert resolved().tls
 
 
-def test_consent_is_to_say_it_oneself(files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_consent_is_to_say_it_oneself(files, monkeypatch):
     folder, own = files
     own.write_text(USERS)
     folder.write_text("[generate]\nserver = 'evil:1'\npace = 7\n")
@@ -359,7 +351,7 @@ def test_consent_is_to_say_it_oneself(files: tuple[Path, Path], monkeypatch: pyt
     assert resolved().server == "127.0.0.1:7411"
 
 
-def test_what_is_no_secrets_way_is_the_folders_to_set(files: tuple[Path, Path]) -> None:
+def test_what_is_no_secrets_way_is_the_folders_to_set(files):
     folder, own = files
     own.write_text(USERS)
     folder.write_text("[generate]\npace = 7\nserver = 'home:7411'\n")
@@ -369,7 +361,7 @@ def test_what_is_no_secrets_way_is_the_folders_to_set(files: tuple[Path, Path]) 
     assert resolved().token_file == "token"
 
 
-def test_a_folder_names_no_secret_outside_of_it(files: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_folder_names_no_secret_outside_of_it(files, tmp_path):
     folder, _ = files
     Path("link").symlink_to(tmp_path / "home/token")
     for path in (str(tmp_path / "home/token"), "../home/token", "~/token", "link"):
@@ -379,7 +371,7 @@ def test_a_folder_names_no_secret_outside_of_it(files: tuple[Path, Path], tmp_pa
         assert resolved(token_file=path, server="evil:1").token_file == path
 
 
-def test_the_doctor_takes_no_token_of_edge_there(files: tuple[Path, Path]) -> None:
+def test_the_doctor_takes_no_token_of_edge_there(files):
     folder, own = files
     own.write_text("[edge]\nserver = 'home:7411'\ntoken_file = 'token'\n")
     assert with_edge_section(DoctorConfig(), "doctor").token_file == "token"
@@ -392,14 +384,12 @@ def test_the_doctor_takes_no_token_of_edge_there(files: tuple[Path, Path]) -> No
         with_edge_section(DoctorConfig(), "doctor")
 
 
-def test_the_doctor_takes_keys_of_other_verbs(files: tuple[Path, Path]) -> None:
+def test_the_doctor_takes_keys_of_other_verbs(files):
     files[0].write_text("max-sessions = 3\nsystem = 'Be brief.'\n[edge]\npace = 2.0\n")
     assert with_edge_section(DoctorConfig(), "doctor").pace == 2.0
 
 
-def test_its_use_is_announced_in_one_line(
-    files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_its_use_is_announced_in_one_line(files, capsys):
     folder, own = files
     own.write_text("[models.list]\njson = true\n")
     assert cli.main(["models", "list"]) == 0
@@ -411,9 +401,7 @@ def test_its_use_is_announced_in_one_line(
     assert capsys.readouterr().err == "", "nothing of it is used"
 
 
-def test_it_cannot_hide_itself(
-    files: tuple[Path, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_cannot_hide_itself(files, capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", None)
     for form in ("log_level = 'error'", "log_level = 'error'\nlog_json = true"):
         files[0].write_text(f"[generate]\nserver = '127.0.0.1:1'\n{form}\n")
@@ -423,6 +411,6 @@ def test_it_cannot_hide_itself(
         assert said.startswith("opensled.toml of this folder sets") and "server" in said
 
 
-def test_origins_are_by_field(files: tuple[Path, Path]) -> None:
+def test_origins_are_by_field(files):
     files[0].write_text("[edge]\nserver = 'a:1'\npace = 3\n")
     assert merge_layers(EdgeConfig, "edge", {"pace": 4.0}, {})[1] == {"server": "a:1"}

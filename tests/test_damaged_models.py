@@ -1,7 +1,5 @@
 """Model files that are cut off, nested or absurd: one clear line each, soon, and no traceback."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -10,10 +10,9 @@ import pytest
 from opensled.core.messages import Cancel, Open, Opened, SamplingParams, Verdict
 from opensled.v1 import verify_pb2_grpc
 from opensled.wire import codec
-from tests.fakes import FakeEngine
+from tests.fakes import FakeEngine, HeldText
 from tests.serving import PROMPT, finish, linked, serving
 from tests.system import running, until
-from tests.test_tenants import SlowText
 from verify_server.admission.session_manager import SessionLimits
 from verify_server.front.session_stream import Deadline
 
@@ -110,7 +109,7 @@ async def test_a_session_whose_client_is_gone_is_remembered_and_computes_nothing
 
 async def test_a_deadline_that_passes_while_the_prompt_is_read():
     async with stepped() as (manager, engine, address):
-        manager.inputs.text = text = SlowText()
+        manager.inputs.text = text = HeldText()
         channel = grpc.aio.insecure_channel(address)
         call = verify_pb2_grpc.VerifyStub(channel).Sequence(timeout=2.0)
         await call.write(codec.encode_client(Open("words", LONG)))

@@ -1,7 +1,5 @@
 """What drafts beside the target when nobody says so: it suits engine and policy, is told, and changes no text."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -44,7 +42,7 @@ SAMPLINGS = ({"temperature": 0}, {"temperature": 0.8, "seed": 11})
         ({"server_drafter": "cacheback", "policy": "fcfs", "draft_wait": inf}, "cacheback"),
     ],
 )
-def test_it_suits_the_engine_and_what_is_named_stays(options, drafter) -> None:
+def test_it_suits_the_engine_and_what_is_named_stays(options, drafter):
     assert choose(ServeConfig(**options)) == Choice(drafter)
 
 
@@ -58,12 +56,12 @@ def test_it_suits_the_engine_and_what_is_named_stays(options, drafter) -> None:
         ({"draft_wait": inf}, "--draft-wait inf"),
     ],
 )
-def test_where_it_could_only_cost_there_is_none_and_a_reason(engine, options, why) -> None:
+def test_where_it_could_only_cost_there_is_none_and_a_reason(engine, options, why):
     found = choose(ServeConfig(engine=engine, **options))
     assert found.drafter == NONE and found.why.startswith(why)
 
 
-def test_nothing_drafts_beside_a_relays_model() -> None:
+def test_nothing_drafts_beside_a_relays_model():
     assert choose(RelayConfig().serving) == Choice(NONE)
 
 
@@ -71,19 +69,19 @@ def stage_of(**options: Any):
     return drafting_of(ServeConfig(**options), ServedModel("fake", FakeEngine(40), FakeText()))
 
 
-def test_it_is_loaded_and_one_line_says_so(capsys) -> None:
+def test_it_is_loaded_and_one_line_says_so(capsys):
     stage = stage_of()
     assert stage is not None and stage.name == "lookup" and isinstance(stage._drafter, ServerLookup)
     assert capsys.readouterr().err == "drafter: auto -> lookup\n"
 
 
-def test_one_line_says_why_there_is_none(capsys) -> None:
+def test_one_line_says_why_there_is_none(capsys):
     assert stage_of(policy="fcfs") is None
     told = "drafter: auto -> none (policy fcfs does not weigh what its drafts bring)\n"
     assert capsys.readouterr().err == told
 
 
-def test_what_was_named_is_not_told_again(capsys) -> None:
+def test_what_was_named_is_not_told_again(capsys):
     assert stage_of(server_drafter="none") is None and stage_of(server_drafter="lookup").name == "lookup"
     assert capsys.readouterr().err == ""
 
@@ -125,7 +123,7 @@ def asked_together(server: Running, sampling: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "T=0.8"])
-def test_one_user_and_eight_read_what_they_read_without_it(servers, sampling) -> None:
+def test_one_user_and_eight_read_what_they_read_without_it(servers, sampling):
     alone = {name: server.ask(LIST, **sampling) for name, server in servers.items()}
     together = {name: asked_together(server, sampling) for name, server in servers.items()}
     assert alone[DEFAULT] == alone[NONE]
@@ -133,7 +131,7 @@ def test_one_user_and_eight_read_what_they_read_without_it(servers, sampling) ->
     assert len(set(together[NONE])) > 1
 
 
-def test_it_drafts_and_the_metrics_say_what_does(servers) -> None:
+def test_it_drafts_and_the_metrics_say_what_does(servers):
     for server in servers.values():
         server.ask(LIST, temperature=0)
     drafted, plain = (scrape(servers[name].http) for name in (DEFAULT, NONE))

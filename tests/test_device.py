@@ -187,11 +187,7 @@ async def test_what_the_flag_of_the_draft_length_means(length, rule, caplog):
 async def test_what_a_device_asks_of_its_server_and_what_a_single_answer_changes():
     async with serving() as (manager, address), device_on(address) as device:
         device._defaults = RequestDefaults(pace=9.0, background=True, device="kitchen")
-        tasks = [
-            Task(PROMPT, GREEDY),
-            Task(PROMPT, GREEDY, pace=3.0),
-            Task(PROMPT, GREEDY, background=False),
-        ]
+        tasks = [Task(PROMPT, GREEDY), Task(PROMPT, GREEDY, pace=3.0), Task(PROMPT, GREEDY, background=False)]
         seen = [await opened_by(device, manager, task) for task in tasks]
         assert seen == [(9.0, True), (3.0, True), (9.0, False)]
         assert list(manager.devices._devices["local"]) == ["kitchen"]

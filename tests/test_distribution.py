@@ -1,7 +1,5 @@
 """The two packages, and the one place that spells how to install them."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

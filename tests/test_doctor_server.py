@@ -44,10 +44,7 @@ async def test_a_server_that_is_well(ca, tmp_path):
     (tmp_path / "token").chmod(0o600)
     async with serving() as (_, address):
         plain = await examined(address)
-    async with serving(Tenants((("secret-1", "alice"),)), tls=Tls(issued(AUTHORITY, HERE))) as (
-        _,
-        address,
-    ):
+    async with serving(Tenants((("secret-1", "alice"),)), tls=Tls(issued(AUTHORITY, HERE))) as (_, address):
         secure = await examined(address, tls_ca=ca, token_file=str(tmp_path / "token"))
     assert [item.check for item in plain[0]] == ["token", "server", "chat", "round trip"]
     assert [item.check for item in secure[0]] == ["certificate", "token", "server", "chat", "round trip"]

@@ -1,7 +1,5 @@
 """A hostile draft server: whatever it sends costs drafts only, and bounded memory and time."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterable

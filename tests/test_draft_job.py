@@ -3,8 +3,6 @@
 All draft the same recorded item. Blocks, seconds, wasted tokens and all that a policy is asked must be the same.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from types import SimpleNamespace
@@ -190,7 +188,7 @@ def whole_text(kind, trace: ItemTrace, seed: int, monkeypatch) -> tuple:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_all_drivers_draft_the_same(seed: int, monkeypatch) -> None:
+def test_all_drivers_draft_the_same(seed, monkeypatch):
     trace = steady(seed, (0.6, 0.8, 0.95)[seed % 3])
     product, emulated, simulated = (
         whole_text(kind, trace, seed, monkeypatch) for kind in (Threaded, Emulated, Simulated)
@@ -222,7 +220,7 @@ class Says(Drafter):
     ("ready", "length", "count", "yields"),
     [(0, 0, 9, 0), (0, 3, 9, 5), (3, 3, 9, 0), (2, 4, 9, 4), (4, 2, 9, 0), (1, 5, 2, 3)],
 )
-def test_work_yields_before_the_first_pass_and_after_each_one(ready, length, count, yields) -> None:
+def test_work_yields_before_the_first_pass_and_after_each_one(ready, length, count, yields):
     """What is ready needs none; the last pass may find that there is nothing more."""
     work = DraftJob(Says(count, ready), FixedLength(length), 0).draft((), BlockBudget(9))
     seen = 0
@@ -241,7 +239,7 @@ def test_work_yields_before_the_first_pass_and_after_each_one(ready, length, cou
     ("length", "least", "room", "drafted"),
     [(2, 6, 9, 6), (2, 6, 4, 4), (8, 6, 9, 8), (0, 6, 9, 0), (3, 0, 9, 3)],
 )
-def test_a_rule_that_needs_long_chains_gets_them_or_none(length, least, room, drafted) -> None:
+def test_a_rule_that_needs_long_chains_gets_them_or_none(length, least, room, drafted):
     """Whatever the policy thinks of single tokens before that length is reached."""
 
     class Doubts(FixedLength):
@@ -255,7 +253,7 @@ def test_a_rule_that_needs_long_chains_gets_them_or_none(length, least, room, dr
     assert len(run_to_end(work).block.tokens) == drafted
 
 
-def test_a_job_that_is_over_does_no_more_work() -> None:
+def test_a_job_that_is_over_does_no_more_work():
     job = DraftJob(Says(5, 0), FixedLength(5), 0)
     work = job.draft((), BlockBudget(9))
     next(work)

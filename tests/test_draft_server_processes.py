@@ -1,7 +1,5 @@
 """A server, a device, and draft servers that are fast, slow and away: what is drafted, and what people are told."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import threading

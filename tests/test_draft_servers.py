@@ -1,7 +1,5 @@
 """`--drafter server`: which server it finds, what it asks, when it cuts a stream, and what becomes of an outage."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re
@@ -26,7 +24,7 @@ from opensled.core.errors import NotFound, Unauthorized, UsageError
 from opensled.core.messages import SamplingParams
 from opensled.core.noise import noise_key
 from opensled.core.sampling import Sampler
-from tests import test_lossless
+from tests import lossless
 from tests.certificates import AUTHORITY, written
 from tests.draft_stubs import (
     HANDLERS,
@@ -433,7 +431,7 @@ def test_sequences_begin_while_the_server_is_away(kind, hurried):
 
 
 @pytest.mark.parametrize("drafter", ["server", "chain"])
-def test_the_text_is_the_targets_own(kind, drafter, exact64, monkeypatch):
+async def test_the_text_is_the_targets_own(kind, drafter, exact64, monkeypatch):
     """Over links that lose, double and reorder; drafts of the tiny model by text."""
     pytest.importorskip("llama_cpp")
     with stub_of(HANDLERS[kind]) as stub:
@@ -441,18 +439,18 @@ def test_the_text_is_the_targets_own(kind, drafter, exact64, monkeypatch):
             DeviceConfig(draft_url=stub.url, drafter="server" if drafter == "server" else "auto")
         )
         made.fit(tiny_info(), tiny_tokenizer())
-        monkeypatch.setattr(test_lossless, "factory", lambda name: made)
-        test_lossless.brave_a_storm(exact64, drafter)
+        monkeypatch.setattr(lossless, "factory", lambda name: made)
+        await lossless.brave_a_storm(exact64, drafter)
         assert stub.pieces > 0
 
 
-def test_drafts_by_text_stand(kind, exact64, monkeypatch):
+async def test_drafts_by_text_stand(kind, exact64, monkeypatch):
     pytest.importorskip("llama_cpp")
     with stub_of(HANDLERS[kind]) as stub:
         made = fitted(stub)
-        monkeypatch.setattr(test_lossless, "factory", lambda name: made)
-        answers = asyncio.run(test_lossless.answer_all(exact64, test_lossless.cases(), kind))
-    test_lossless.check(test_lossless.cases(), answers)
+        monkeypatch.setattr(lossless, "factory", lambda name: made)
+        answers = await lossless.answer_all(exact64, lossless.cases(), kind)
+    lossless.check(lossless.cases(), answers)
     rounds = [round for answer in answers for round in answer.rounds]
     assert sum(round.accepted for round in rounds) > 0.25 * sum(round.drafted for round in rounds) > 0
 

@@ -1,7 +1,5 @@
 """Draft tables: least recently used out first, as files, built from texts, and kept for one user."""
 
-from __future__ import annotations
-
 import json
 import logging
 import platform
@@ -20,13 +18,11 @@ from lab.training.item import Task
 from lab.training.tasks import TASKS
 from opensled.core.errors import NotFound, UnsupportedModel, VocabularyMismatch
 from opensled.drafting import table_file
-from opensled.drafting.table_file import TableFile
-from opensled.drafting.tables import FrozenTable, LruTable, TableShape, as_rows, each
+from opensled.drafting.tables import FrozenTable, LruTable, TableShape, each
 from opensled.models.store import model_file
-from tests.tiny_drafts import tiny_info
+from tests.tiny_drafts import TRACE, some_table, tiny_info
 
 SMALL = TableShape(leader=1, follower=2, followers=2, leaders=100)
-TRACE = (5, 7, 9, 5, 7, 8, 5)  # of methods.md, section 3
 
 
 class NaiveTable:
@@ -98,14 +94,6 @@ def test_windows_straddle_updates(cut):
     assert parts.items() == whole.items()
 
 
-def some_table(leaders: int = 50, vocab_size: int = 2048) -> TableFile:
-    draw, table = random.Random(leaders), LruTable(TableShape(2, 3, 4, 1000))
-    tail: tuple[int, ...] = ()
-    while len(table) < leaders:
-        tail = table.update(tail, [draw.randrange(vocab_size) for _ in range(3)] * 2)
-    return TableFile(as_rows(table.items(), table.shape), table.shape, vocab_size, "f" * 64, "made up")
-
-
 class TestFile:
     @pytest.mark.parametrize("vocab_size", [2048, 151_936])
     def test_what_is_written_is_read(self, tmp_path, vocab_size):
@@ -127,8 +115,7 @@ class TestFile:
         assert len(frozen) == len(lru) >= 300
 
     def test_an_empty_table_knows_nothing(self):
-        table = some_table(0)
-        assert FrozenTable(table.rows, 2048).followers((1, 2)) == ()
+        assert FrozenTable(some_table(0).rows, 2048).followers((1, 2)) == ()
 
     def test_every_cut_and_every_flipped_bit_is_noticed(self, tmp_path):
         content, path = table_file.encode(some_table(8)), tmp_path / "a.table"

@@ -1,7 +1,5 @@
 """Which drafter a device has for which target, and what it says where no draft model fits."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 

@@ -1,9 +1,5 @@
 """Drafters without a model, and the cache discipline of those with one, under the one contract."""
 
-from __future__ import annotations
-
-import hashlib
-import json
 import subprocess
 import sys
 
@@ -15,7 +11,7 @@ from hypothesis import strategies as st
 from edge_client.device.device import connect
 from edge_client.device.prompt_config import GenerateConfig
 from edge_client.drafters import DRAFTERS
-from edge_client.drafters.base import Drafter, DrafterFactory, DrafterOptions, ModelDrafter
+from edge_client.drafters.base import Drafter, DrafterFactory, DrafterOptions
 from edge_client.drafters.lookup import LookupFactory
 from edge_client.drafters.none import NoneFactory
 from edge_client.drafters.threads import draft_threads
@@ -35,35 +31,13 @@ from tests.fake_target import _Text as TinyText
 from tests.fakes import continuation, next_token
 from tests.gated_target import SlowEngine
 from tests.serving import GREEDY, PROMPT, serving
-from tests.tiny_drafts import tiny_info
+from tests.tiny_drafts import ToyDrafter, tiny_info
 from verify_server.engine.base import SampleRequest
 from verify_server.engine.numpy_scores import NumpyScores
 
 
 def a_sampler() -> Sampler:
     return Sampler(SamplingParams(temperature=0.8), noise_key(1))
-
-
-class ToyDrafter(ModelDrafter):
-    """A model whose logits depend on every cached token, and which notices a wrong cache."""
-
-    def __init__(self, rolls_back: bool) -> None:
-        super().__init__(context_length=300)
-        self.cache: list[int] = []
-        self.rolls_back = rolls_back
-        self.forwarded = 0
-
-    def forward(self, tokens, start):
-        assert len(self.cache) == start and tokens
-        self.cache.extend(tokens)
-        self.forwarded += len(tokens)
-        seed = hashlib.blake2b(json.dumps(self.cache).encode(), digest_size=8).digest()
-        return np.random.default_rng(int.from_bytes(seed, "little")).normal(size=40)
-
-    def truncate(self, length):
-        kept = length if self.rolls_back else 0
-        del self.cache[kept:]
-        return kept
 
 
 class ToyFactory:
@@ -316,7 +290,7 @@ def rows() -> np.ndarray:
 
 
 @pytest.mark.parametrize("params", LIMITED, ids=str)
-def test_a_draft_with_the_targets_logits_is_always_right(params) -> None:
+def test_a_draft_with_the_targets_logits_is_always_right(params):
     logits = rows()
     request = SampleRequest(range(POSITIONS), params, KEY, 40)
     target = NumpyScores(logits).sample_one(request)
@@ -324,7 +298,7 @@ def test_a_draft_with_the_targets_logits_is_always_right(params) -> None:
     assert [sampler.draw(row, 40 + number).id for number, row in enumerate(logits)] == target
 
 
-def test_a_draft_without_the_limits_would_be_wrong() -> None:
+def test_a_draft_without_the_limits_would_be_wrong():
     """So the test above says something: the same draws without top-k miss most of the tokens."""
     logits, params = rows(), SamplingParams(temperature=1.5, top_k=1)
     target = NumpyScores(logits).sample_one(SampleRequest(range(POSITIONS), params, KEY, 40))

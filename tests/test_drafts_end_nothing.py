@@ -1,7 +1,5 @@
 """A draft never ends an answer: what spoils a step is taken away, and the text goes on as without drafts."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

@@ -1,7 +1,5 @@
 """The torch engine against plain transformers, and against itself in other batches."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from functools import cache
@@ -15,6 +13,7 @@ from opensled.core import noise
 from opensled.core.errors import EngineError, NonFiniteLogits, SelfTestFailed
 from opensled.core.messages import SamplingParams
 from tests.tiny_models import VOCABULARY, random_model
+from tests.tiny_models import folder as folder
 from verify_server.engine.base import SampleRequest, Segment
 from verify_server.engine.torch import sdpa
 from verify_server.engine.torch.packing import Attend
@@ -26,12 +25,6 @@ GREEDY = SamplingParams(temperature=0)
 KEY = noise.noise_key(7)
 NUM_BLOCKS = 48
 NEW_TOKENS = 30
-
-
-@pytest.fixture(scope="session")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The folder of a random model by family."""
-    return cache(lambda family: random_model(family, tmp_path_factory.mktemp(family)))
 
 
 @pytest.fixture(scope="session")
@@ -129,7 +122,7 @@ def decode(engine: TorchEngine, decodings: list[Decoding], count: int) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_speculative_decoding_in_a_ragged_batch_equals_plain_greedy_decoding(family, engine, folder) -> None:
+def test_speculative_decoding_in_a_ragged_batch_equals_plain_greedy_decoding(family, engine, folder):
     model = plain_model(folder(family), family)
     decodings = []
     for i, length in enumerate((50, 3, 21)):
@@ -141,7 +134,7 @@ def test_speculative_decoding_in_a_ragged_batch_equals_plain_greedy_decoding(fam
         assert each.output[:NEW_TOKENS] == each.truth
 
 
-def test_a_step_equals_transformers_own_generate(engine, folder) -> None:
+def test_a_step_equals_transformers_own_generate(engine, folder):
     tokens = prompt(20, seed=5)
     generated = plain_model(folder("llama"), "llama").generate(
         torch.tensor([tokens]), max_new_tokens=20, do_sample=False, eos_token_id=VOCABULARY
@@ -181,7 +174,7 @@ def in_company(engine: TorchEngine, tokens: list[int], seed: int) -> torch.Tenso
 
 @pytest.mark.parametrize("family", EXACT_FAMILIES)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_exact_rows_have_the_same_bits_in_every_batch(family, dtype, engine) -> None:
+def test_exact_rows_have_the_same_bits_in_every_batch(family, dtype, engine):
     loaded, tokens = engine(family, dtype), prompt(150, seed=3)
     assert loaded.info.numerics == "exact"
     expected = alone(loaded, tokens)
@@ -190,14 +183,14 @@ def test_exact_rows_have_the_same_bits_in_every_batch(family, dtype, engine) -> 
         assert torch.equal(in_company(loaded, tokens, seed), expected)
 
 
-def test_experts_are_never_called_exact(engine, folder) -> None:
+def test_experts_are_never_called_exact(engine, folder):
     assert engine("qwen3_moe", "float64").info.numerics == "fast"
     with pytest.raises(SelfTestFailed, match="numerics fast"):
         load(str(folder("qwen3_moe")), dtype="float64", numerics="exact")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_fast_level_agrees_within_rounding(dtype, folder, engine) -> None:
+def test_the_fast_level_agrees_within_rounding(dtype, folder, engine):
     loaded = load(str(folder("llama")), "cpu", dtype, NUM_BLOCKS * 16, numerics="fast")
     assert (loaded.info.numerics, loaded.info.dtype) == ("fast", dtype)
     tokens = prompt(100, seed=3)
@@ -205,24 +198,23 @@ def test_the_fast_level_agrees_within_rounding(dtype, folder, engine) -> None:
     assert error < {"float32": 1e-4, "bfloat16": 0.6}[dtype]
 
 
-def test_info_states_the_model(engine, folder) -> None:
+def test_info_states_the_model(engine, folder):
     info = engine("llama", "float32").info
     assert info.model_id == str(folder("llama"))
     assert (info.vocab_size, info.context_length, info.eos_ids) == (VOCABULARY, 512, (2,))
     assert (info.dtype, info.device, info.num_blocks, info.block_size) == ("float32", "cpu", NUM_BLOCKS, 16)
 
 
-def test_several_eos_ids_come_from_the_generation_config(tmp_path) -> None:
+def test_several_eos_ids_come_from_the_generation_config(tmp_path):
     loaded = load(str(random_model("llama", tmp_path, eos_token_id=[2, 5])))
     assert loaded.info.eos_ids == (2, 5)
     # An unstated KV pool holds 64 full contexts, if memory allows
     assert loaded.info.num_blocks * 16 == 64 * 512
 
 
-def test_a_segment_may_want_no_rows(engine) -> None:
+def test_a_segment_may_want_no_rows(engine):
     loaded = engine("llama", "float32")
-    sessions = Sessions(loaded)
-    assert len(loaded.forward([sessions.segment("a", prompt(5, 0), 0, 0)]).logits) == 0
+    assert len(loaded.forward([Sessions(loaded).segment("a", prompt(5, 0), 0, 0)]).logits) == 0
 
 
 # Errors stay in their session
@@ -236,7 +228,7 @@ def poisoned(folder) -> TorchEngine:
     return loaded
 
 
-def test_a_bad_row_fails_its_own_session_only(poisoned, engine) -> None:
+def test_a_bad_row_fails_its_own_session_only(poisoned, engine):
     sessions, good = Sessions(poisoned), prompt(40, seed=1)
     good = [token % 96 for token in good]
     scores = poisoned.forward(
@@ -253,7 +245,7 @@ def test_a_bad_row_fails_its_own_session_only(poisoned, engine) -> None:
     assert torch.equal(reused.logits, alone(clean, good))
 
 
-def test_a_failed_step_leaves_the_sessions_as_they_were(engine, monkeypatch) -> None:
+def test_a_failed_step_leaves_the_sessions_as_they_were(engine, monkeypatch):
     loaded, tokens = engine("llama", "float32"), prompt(40, seed=2)
     sessions = Sessions(loaded)
     loaded.forward([sessions.segment("a", tokens[:30], 0, 0)])
@@ -274,6 +266,6 @@ def test_a_failed_step_leaves_the_sessions_as_they_were(engine, monkeypatch) -> 
 
 
 @pytest.mark.parametrize("token", [-1, VOCABULARY])
-def test_an_unknown_token_is_an_error_before_the_step(token, engine) -> None:
+def test_an_unknown_token_is_an_error_before_the_step(token, engine):
     with pytest.raises(EngineError):
         engine("llama", "float32").forward([Segment((token,), 0, (0,), 1)])

@@ -1,14 +1,9 @@
 """What the torch engine refuses at load, and that its self-test fails closed on planted bugs."""
 
-from __future__ import annotations
-
 import io
 import json
 import re
 import sys
-from collections.abc import Callable
-from functools import cache
-from pathlib import Path
 
 import pytest
 import torch
@@ -17,16 +12,11 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from opensled.core.errors import NotFound, SelfTestFailed, Unreachable, UnsupportedModel, UsageError
+from tests.tiny_models import folder as folder
 from tests.tiny_models import random_model
 from verify_server.engine.torch import guards, kv_memory, loading, sdpa
 from verify_server.engine.torch.packing import Attend
 from verify_server.engine.torch.torch_engine import load
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The folder of a random model by family."""
-    return cache(lambda family: random_model(family, tmp_path_factory.mktemp(family)))
 
 
 @pytest.mark.parametrize(
@@ -40,14 +30,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         ("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4}}, "dynamic"),
     ],
 )
-def test_families_that_would_go_wrong_are_refused(family, changed, reason, tmp_path) -> None:
+def test_families_that_would_go_wrong_are_refused(family, changed, reason, tmp_path):
     for rope in changed.values():
         rope["original_max_position_embeddings"] = 128
     with pytest.raises(UnsupportedModel, match=reason):
         load(str(random_model(family, tmp_path, **changed)))
 
 
-def test_longrope_is_served_within_its_short_regime_only(tmp_path) -> None:
+def test_longrope_is_served_within_its_short_regime_only(tmp_path):
     rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 6, "long_factor": [2.0] * 6}
     rope["original_max_position_embeddings"] = 128
     random_model("phi3", tmp_path, rope_parameters=rope, original_max_position_embeddings=128)
@@ -56,7 +46,7 @@ def test_longrope_is_served_within_its_short_regime_only(tmp_path) -> None:
     assert load(str(tmp_path), context=128).info.context_length == 128
 
 
-def test_a_window_the_layers_do_not_pass_on_is_refused(folder) -> None:
+def test_a_window_the_layers_do_not_pass_on_is_refused(folder):
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder("mistral")))
     guards.check_calls(model, [Attend(layer, 0.25, window=9) for layer in range(3)], 3)
     with pytest.raises(UnsupportedModel, match="window"):
@@ -101,13 +91,13 @@ BUGS = [
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug[2].__name__)
-def test_the_self_test_fails_closed(bug, dtype, folder, monkeypatch) -> None:
+def test_the_self_test_fails_closed(bug, dtype, folder, monkeypatch):
     monkeypatch.setattr(*bug)
     with pytest.raises(SelfTestFailed):
         load(str(folder("mistral")), dtype=dtype)
 
 
-def test_a_window_longer_than_the_self_test_is_tested_too(tmp_path, monkeypatch) -> None:
+def test_a_window_longer_than_the_self_test_is_tested_too(tmp_path, monkeypatch):
     random_model("mistral", tmp_path, sliding_window=400)
     monkeypatch.setattr(sdpa, "_mask", without_window)
     with pytest.raises(SelfTestFailed):
@@ -129,12 +119,12 @@ def test_a_window_longer_than_the_self_test_is_tested_too(tmp_path, monkeypatch)
         ({"model": "not a hub id!"}, NotFound),
     ],
 )
-def test_bad_arguments_name_what_to_do(arguments, kind, folder) -> None:
+def test_bad_arguments_name_what_to_do(arguments, kind, folder):
     with pytest.raises(kind):
         load(**{"model": str(folder("llama")), **arguments})
 
 
-def test_no_progress_bar_of_a_library_tears_the_terminal(folder, monkeypatch) -> None:
+def test_no_progress_bar_of_a_library_tears_the_terminal(folder, monkeypatch):
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(sys, "stderr", terminal)
@@ -143,7 +133,7 @@ def test_no_progress_bar_of_a_library_tears_the_terminal(folder, monkeypatch) ->
     assert terminal.getvalue() == ""
 
 
-def test_a_folder_without_safetensors_is_refused(tmp_path, folder) -> None:
+def test_a_folder_without_safetensors_is_refused(tmp_path, folder):
     with pytest.raises(UnsupportedModel, match="is empty"):
         load(str(tmp_path))
     (tmp_path / "config.json").write_text((folder("llama") / "config.json").read_text())
@@ -163,7 +153,7 @@ def test_a_folder_without_safetensors_is_refused(tmp_path, folder) -> None:
         {"quantization_config": {}},
     ],
 )
-def test_quantized_weights_are_refused_unread_with_the_way(stated, tmp_path, monkeypatch) -> None:
+def test_quantized_weights_are_refused_unread_with_the_way(stated, tmp_path, monkeypatch):
     model = random_model("llama", tmp_path)
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps({**config, **stated}))
@@ -175,12 +165,12 @@ def test_quantized_weights_are_refused_unread_with_the_way(stated, tmp_path, mon
     assert "use --engine vllm, or a GGUF file" in str(refused.value)
 
 
-def test_a_config_without_a_quantization_is_none(tmp_path) -> None:
+def test_a_config_without_a_quantization_is_none(tmp_path):
     model = random_model("llama", tmp_path, quantization_config=None)
     assert load(str(model), "cpu", "float32", 160, numerics="fast").info.runtime == "torch"
 
 
-def test_a_hub_out_of_reach_is_unreachable(monkeypatch) -> None:
+def test_a_hub_out_of_reach_is_unreachable(monkeypatch):
     def offline(*args: object, **kwargs: object) -> str:
         raise LocalEntryNotFoundError("no connection")
 
@@ -199,7 +189,7 @@ def test_a_hub_out_of_reach_is_unreachable(monkeypatch) -> None:
 )
 def test_auto_takes_bfloat16_where_it_is_fast_and_loses_nothing(
     stored, feature, chosen, tmp_path, monkeypatch
-) -> None:
+):
     random_model("llama", tmp_path)
     model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=getattr(torch, stored))
     model.save_pretrained(tmp_path)

@@ -97,14 +97,14 @@ print(loaded(1), loaded(2))
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted in /proc")
 @pytest.mark.parametrize("engine", [pytest.param("torch", marks=pytest.mark.long), "llamacpp"])
-def test_a_load_leaves_no_team_of_threads_behind(engine: str) -> None:
+def test_a_load_leaves_no_team_of_threads_behind(engine):
     words = [sys.executable, "-c", LOADS_TWICE, engine, "tiny"]
     ran = subprocess.run(words, capture_output=True, text=True, timeout=240, check=True)
     one, two = map(int, ran.stdout.split())
     assert one == two
 
 
-def test_what_a_load_raises_reaches_its_caller() -> None:
+def test_what_a_load_raises_reaches_its_caller():
     def load() -> None:
         raise KeyError("no such model")
 

@@ -3,32 +3,19 @@
 Its drafts are held against those of the draft as a model of its own, which plain transformers run over the text alone.
 """
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 from transformers import LlamaForCausalLM
 
 from edge_client.drafters.none import NoneDrafter
-from lab.testbed.reference import Reference
 from lab.training.vision.exit_model import exit_model
 from opensled.core.errors import NonFiniteLogits, NotFound, UnsupportedModel, UsageError, VocabularyMismatch
 from opensled.core.messages import SamplingParams
 from opensled.models.store import model_path
+from tests.drafters_beside import Recorder, Vocabulary, fresh_engine, texts_as_asked, written
 from tests.fakes import FakeEngine, FakeText
-from tests.test_head_drafters import (
-    PROMPTS,
-    TOKENS,
-    Evicting,
-    ScriptDrafter,
-    Vocabulary,
-    fresh_engine,
-    written,
-)
 from verify_server.drafting.exits import exit_attach, exit_file
 from verify_server.drafting.exits.exit_drafter import ExitDrafter, ExitStates
 from verify_server.drafting.exits.exit_file import ExitFile
@@ -41,17 +28,12 @@ from verify_server.engine.torch.torch_scores import TorchScores
 from verify_server.options.registries import SERVER_DRAFTERS
 from verify_server.options.serve_config import ServeConfig
 from verify_server.round.draft_stage import DraftStage
-from verify_server.round.drafter import Ask, Proposal, ServerDrafter
+from verify_server.round.drafter import Ask
 from verify_server.round.loaded_model import ServedModel
 from verify_server.round.machine import StepMachine
 
 EXIT = 2
 LONG = tuple(5 + 7 * place % 211 for place in range(40))
-
-
-@pytest.fixture(scope="module")
-def reference() -> Reference:
-    return Reference(model_path("tiny"))
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +51,7 @@ def about(tmp_path_factory) -> ExitFile:
     return found
 
 
-def test_the_draft_is_a_part_of_the_target() -> None:
+def test_the_draft_is_a_part_of_the_target():
     """Its first layers, and between them and the norm its last one, which alone learns."""
     target = fresh_engine().network
     own = target.model.layers
@@ -99,20 +81,6 @@ def beside(engine: TorchEngine, about: ExitFile | None, name: str = "exit") -> E
     return drafter
 
 
-class Recorder(ServerDrafter):
-    """Drafts as `inner` does, and keeps what was asked and proposed."""
-
-    needs_kv, reads_blocks = True, True
-
-    def __init__(self, inner: ExitDrafter) -> None:
-        self.inner, self.seen = inner, list[tuple[Ask, Proposal]]()
-
-    def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
-        made = self.inner.propose(asks)
-        self.seen += [(ask._replace(tokens=tuple(ask.tokens)), one) for ask, one in zip(asks, made)]
-        return made
-
-
 @torch.inference_mode()
 def from_the_text(model: LlamaForCausalLM, ask: Ask, count: int) -> tuple[int, ...]:
     """`count` tokens, drawn with the session's noise from plain forward passes over the whole text."""
@@ -129,24 +97,10 @@ def agrees(recorder: Recorder, model: LlamaForCausalLM) -> bool:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_texts_and_drafts_under_eviction_trees_and_shared_prefixes(reference, about, temperature) -> None:
+def test_texts_and_drafts_under_eviction_trees_and_shared_prefixes(reference, about, temperature):
     engine = fresh_engine()
     recorder = Recorder(beside(engine, about))
-    prompts = [tuple(reference.encode(text)) for text in (*PROMPTS, *PROMPTS)]
-    params = [SamplingParams(temperature, max_tokens=TOKENS, seed=seed) for seed in range(len(prompts))]
-    texts = [
-        reference.generate(
-            prompt, temperature=temperature, max_tokens=TOKENS, seed=own.seed, ignore_eos=False
-        )[0]
-        for prompt, own in zip(prompts, params)
-    ]
-    devices = [
-        ScriptDrafter((*prompt, *text), seed) if seed % 2 else NoneDrafter()
-        for seed, (prompt, text) in enumerate(zip(prompts, texts))
-    ]
-    answers, stats = written(engine, recorder, prompts, devices, params, Evicting)
-    assert [list(answer) for answer in answers] == texts
-    assert stats.own.tokens > 50 and stats.preempted > 0
+    texts_as_asked(engine, recorder, reference, temperature)
     assert agrees(recorder, alone(about))
 
 
@@ -156,7 +110,7 @@ def text_along(engine: TorchEngine, recorder: Recorder, text: tuple[int, ...], m
     return list(answer)
 
 
-def test_the_exit_computes_what_the_draft_as_a_model_computes(about) -> None:
+def test_the_exit_computes_what_the_draft_as_a_model_computes(about):
     """In float64, behind a text that the target has read in pieces, a rejected draft among them."""
     engine = fresh_engine()
     drafter, blocks = beside(engine, about), (4, 1, 7)
@@ -171,7 +125,7 @@ def test_the_exit_computes_what_the_draft_as_a_model_computes(about) -> None:
 
 
 @pytest.mark.parametrize("numerics", ["exact", "fast"])
-def test_no_bit_of_the_targets_depends_on_what_the_exit_writes(about, numerics) -> None:
+def test_no_bit_of_the_targets_depends_on_what_the_exit_writes(about, numerics):
     """A step gives the same numbers after a draft in its places as before it."""
     from verify_server.engine.torch import torch_engine
 
@@ -190,7 +144,7 @@ def test_no_bit_of_the_targets_depends_on_what_the_exit_writes(about, numerics) 
     assert torch.equal(engine.forward(tree).logits, wide)
 
 
-def test_a_draft_that_is_no_number_leaves_nothing_in_the_targets_memory(about) -> None:
+def test_a_draft_that_is_no_number_leaves_nothing_in_the_targets_memory(about):
     """A token that is only drafted has an embedding that is none."""
     engine = fresh_engine()
     head = engine.network.get_output_embeddings()
@@ -218,7 +172,7 @@ READ = ExitStates.read
 
 
 @pytest.mark.parametrize("fault", [None, shifted, silent])
-def test_a_planted_fault_is_seen_in_drafts_and_in_no_text(monkeypatch, reference, about, fault) -> None:
+def test_a_planted_fault_is_seen_in_drafts_and_in_no_text(monkeypatch, reference, about, fault):
     if fault:
         monkeypatch.setattr(ExitStates, "read", fault)
     engine = fresh_engine()
@@ -227,7 +181,7 @@ def test_a_planted_fault_is_seen_in_drafts_and_in_no_text(monkeypatch, reference
     assert agrees(recorder, alone(about)) == (fault is None)
 
 
-def test_an_exit_that_fails_costs_drafts_only(monkeypatch, reference, about, caplog) -> None:
+def test_an_exit_that_fails_costs_drafts_only(monkeypatch, reference, about, caplog):
     engine = fresh_engine()
     recorder = Recorder(beside(engine, about))
     monkeypatch.setattr(ExitStates, "_keys_values", lambda *_: 1 / 0)
@@ -236,7 +190,7 @@ def test_an_exit_that_fails_costs_drafts_only(monkeypatch, reference, about, cap
 
 
 @pytest.mark.parametrize("layers", [1, 3])
-def test_a_raw_exit_drafts_what_its_layers_say(reference, layers) -> None:
+def test_a_raw_exit_drafts_what_its_layers_say(reference, layers):
     engine = fresh_engine()
     recorder = Recorder(beside(engine, None, f"exit:{layers}"))
     assert text_along(engine, recorder, LONG) == reference.generate(LONG, max_tokens=8)[0]
@@ -250,7 +204,7 @@ def test_a_raw_exit_drafts_what_its_layers_say(reference, layers) -> None:
         assert not made.block.ids or made.block.ids[0] == int(logits.argmax())
 
 
-def test_weights_and_kv_are_there_once(about) -> None:
+def test_weights_and_kv_are_there_once(about):
     engine = fresh_engine()
     drafter = beside(engine, about)
     twin, network = drafter._engine._model.network, engine.network
@@ -261,7 +215,7 @@ def test_weights_and_kv_are_there_once(about) -> None:
     assert drafter._engine._model.memory is engine._model.memory
 
 
-def test_nothing_is_left_to_read_before_a_first_draft(about) -> None:
+def test_nothing_is_left_to_read_before_a_first_draft(about):
     """However long a prompt is: the planner must not think of a model that reads it first."""
     engine = fresh_engine()
     recorder = Recorder(beside(engine, about))
@@ -277,7 +231,7 @@ def target(engine=None, text=None) -> ServedModel:
     return ServedModel("tiny", engine or fresh_engine(), text or Vocabulary())
 
 
-def test_exits_that_do_not_belong_here_are_refused(about, tmp_path: Path) -> None:
+def test_exits_that_do_not_belong_here_are_refused(about, tmp_path):
     config = ServeConfig(model="tiny", draft_model=str(about.folder))
     with pytest.raises(UsageError, match="--engine torch, or an ordinary draft model"):
         exit_attach.early_exit(config, target(FakeEngine()))
@@ -298,19 +252,19 @@ def test_exits_that_do_not_belong_here_are_refused(about, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("layers", ["0", "-1", "40", "two", ""])
-def test_layers_that_a_target_does_not_have_are_refused(layers) -> None:
+def test_layers_that_a_target_does_not_have_are_refused(layers):
     with pytest.raises(UsageError, match=f"exit:{layers}: this target has exits behind layers 1 to"):
         exit_attach.early_exit(layers, ServeConfig(model="tiny"), target())
 
 
 @pytest.mark.parametrize("damage", ["[]", "{", '{"format": 2}', '{"format": 1, "layers": 0}'])
-def test_damaged_cards_are_refused(tmp_path, damage) -> None:
+def test_damaged_cards_are_refused(tmp_path, damage):
     (tmp_path / exit_file.ABOUT).write_text(damage)
     with pytest.raises(UnsupportedModel):
         exit_file.load(tmp_path)
 
 
-def test_a_folder_without_its_layer_is_refused(about, tmp_path) -> None:
+def test_a_folder_without_its_layer_is_refused(about, tmp_path):
     copied = replace(about, folder=tmp_path)
     with pytest.raises(NotFound, match="lacks its weights"):
         copied.weights()

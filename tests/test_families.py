@@ -1,7 +1,5 @@
 """Families of models: what their marks tell apart, where they are special tokens and where they are text."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from functools import cache

@@ -1,7 +1,5 @@
 """Twenty plain questions to SmolLM2 as `opensled serve --model smollm2` serves it: the answers are those of float32."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path
@@ -92,7 +90,7 @@ def target() -> ServedModel:
     shutil.rmtree(Path(os.environ["OPENSLED_CACHE_DIR"]) / "widened")
 
 
-def test_twenty_plain_questions(target: ServedModel) -> None:
+def test_twenty_plain_questions(target):
     reference = GgufReference(MODEL)
     left = {}
     for question, fact in QUESTIONS.items():
@@ -114,7 +112,7 @@ def test_twenty_plain_questions(target: ServedModel) -> None:
     assert all(each.gap <= NEAR_TIE for each in left.values()), left
 
 
-def test_the_file_as_it_is_stored_answers_otherwise() -> None:
+def test_the_file_as_it_is_stored_answers_otherwise():
     """What the test above would say of it."""
     stored = load(ServeConfig(model=str(MODEL), threads=1, kv_tokens=1024, dtype="stored"))
     reference = GgufReference(MODEL)

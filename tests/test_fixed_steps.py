@@ -1,26 +1,28 @@
-"""Steps in fixed shapes: a replay over the same buffers computes what a fresh pass does, whatever ran before."""
-
-from __future__ import annotations
+"""Steps in fixed shapes compute what a fresh pass does; the tap reads the states of the rows that a step computed."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
+from opensled.core.errors import UnsupportedModel
 from tests.fixed_tape import TapeCapture
 from tests.tiny_models import VOCABULARY, random_model
 from verify_server.engine.base import Segment
-from verify_server.engine.torch import fixed_steps, loading
+from verify_server.engine.torch import fixed_steps, loading, torch_engine
 from verify_server.engine.torch.attention import backend_of
 from verify_server.engine.torch.fixed_steps import FixedSteps, check_fixed, skip_capture
 from verify_server.engine.torch.geometry import has_experts
-from verify_server.engine.torch.kv_memory import KVMemory
+from verify_server.engine.torch.kv_memory import BLOCK_SIZE, KVMemory
 from verify_server.engine.torch.packed_model import PackedModel
 from verify_server.engine.torch.packing import Geometry
+from verify_server.engine.torch.selftest import attending_by
 from verify_server.engine.torch.tap import HiddenTap
-from verify_server.engine.torch.torch_engine import load
+from verify_server.engine.torch.torch_engine import TorchEngine, load
 
 BLOCKS = 60
 MOST = 12  # KV blocks of a sequence
@@ -33,8 +35,7 @@ def network(tmp_path_factory):
 
     def make(family: str):
         folder = random_model(family, tmp_path_factory.mktemp(family))
-        found = loading.load_network(loading.find_weights(str(folder)), CPU, torch.float64)
-        return found
+        return loading.load_network(loading.find_weights(str(folder)), CPU, torch.float64)
 
     return cache(make)
 
@@ -83,7 +84,7 @@ def close(given: torch.Tensor, expected: torch.Tensor) -> bool:
 
 @pytest.mark.parametrize("family", ["llama", "gemma2"])
 @pytest.mark.parametrize("by_path", [False, True])
-def test_a_replay_computes_what_a_fresh_pass_does(family, by_path, network) -> None:
+def test_a_replay_computes_what_a_fresh_pass_does(family, by_path, network):
     """Every bucket in turn, in another order each time; what a replay leaves behind is nobody's."""
     plain, own = (model_of(network(family), by_path=by_path) for _ in range(2))
     capture = TapeCapture()
@@ -101,7 +102,7 @@ def test_a_replay_computes_what_a_fresh_pass_does(family, by_path, network) -> N
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2"])
-def test_a_replay_has_the_bits_of_the_same_pass_computed_anew(family, network) -> None:
+def test_a_replay_has_the_bits_of_the_same_pass_computed_anew(family, network):
     first, second = (model_of(network(family)) for _ in range(2))
     replayed, anew = FixedSteps(first, TapeCapture()), FixedSteps(second, skip_capture)
     texts = Texts(8)
@@ -112,7 +113,7 @@ def test_a_replay_has_the_bits_of_the_same_pass_computed_anew(family, network) -
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "mistral", "gemma2", "gemma3_text", "phi3"])
-def test_two_steps_of_one_bucket_launch_the_same_kernels(family, network) -> None:
+def test_two_steps_of_one_bucket_launch_the_same_kernels(family, network):
     """Nothing of a pass depends on what is in the buffers: only then a graph may stand for it."""
     names = []
     for seed in (1, 2):
@@ -123,7 +124,7 @@ def test_two_steps_of_one_bucket_launch_the_same_kernels(family, network) -> Non
     assert names[0] == names[1]
 
 
-def test_experts_are_chosen_in_the_middle_of_a_pass_and_known_by_name(network) -> None:
+def test_experts_are_chosen_in_the_middle_of_a_pass_and_known_by_name(network):
     """So they get no graph; see `capture_of`."""
     model = model_of(network("qwen3_moe"))
     with pytest.raises(AssertionError, match="waits for the device"):
@@ -131,7 +132,7 @@ def test_experts_are_chosen_in_the_middle_of_a_pass_and_known_by_name(network) -
     assert has_experts(model.network) and not has_experts(network("llama"))
 
 
-def test_a_row_that_is_none_writes_into_no_block(network) -> None:
+def test_a_row_that_is_none_writes_into_no_block(network):
     model = model_of(network("llama"))
     fixed = FixedSteps(model, skip_capture)
     fixed.run([Segment((5,), 0, (0,), 1)])
@@ -142,14 +143,14 @@ def test_a_row_that_is_none_writes_into_no_block(network) -> None:
         assert set(changed) <= {64, 65, 66, *range(BLOCKS * 16, BLOCKS * 16 + 16)}
 
 
-def test_a_step_too_large_for_every_bucket_is_left_to_the_caller(network) -> None:
+def test_a_step_too_large_for_every_bucket_is_left_to_the_caller(network):
     fixed = FixedSteps(model_of(network("llama")), skip_capture)
     blocks = tuple(range(20))
     assert fixed.run([Segment((1,) * 257, 0, blocks, 1)]) is None
     assert fixed.run([Segment((1,) * 3, 0, blocks, 1)]) is not None
 
 
-def test_without_memory_for_a_graph_the_step_is_left_to_the_caller(network) -> None:
+def test_without_memory_for_a_graph_the_step_is_left_to_the_caller(network):
     asked = []
 
     def no_memory(compute):
@@ -161,7 +162,7 @@ def test_without_memory_for_a_graph_the_step_is_left_to_the_caller(network) -> N
     assert len(asked) == 1  # not tried again
 
 
-def test_taps_hold_the_states_of_the_step_that_was_replayed(network) -> None:
+def test_taps_hold_the_states_of_the_step_that_was_replayed(network):
     plain, own = model_of(network("llama")), model_of(network("llama"))
     tap = HiddenTap(own.network, (0, 2))
     fixed = FixedSteps(own, TapeCapture(), [tap])
@@ -174,7 +175,7 @@ def test_taps_hold_the_states_of_the_step_that_was_replayed(network) -> None:
         assert given is not None and close(tap.stack_rows(given[1].live), expected)
 
 
-def test_the_check_at_load_counts_steps_and_fails_closed(network, monkeypatch) -> None:
+def test_the_check_at_load_counts_steps_and_fails_closed(network, monkeypatch):
     from opensled.core.errors import SelfTestFailed
 
     model = model_of(network("llama"))
@@ -190,7 +191,7 @@ def test_the_check_at_load_counts_steps_and_fails_closed(network, monkeypatch) -
         check_fixed(model, FixedSteps(model, skip_capture), is_exact=False)
 
 
-def test_an_engine_in_fixed_shapes_writes_the_same_text(tmp_path) -> None:
+def test_an_engine_in_fixed_shapes_writes_the_same_text(tmp_path):
     folder = str(random_model("llama", tmp_path))
     kinds = {"numerics": "fast", "kv_tokens": 512}
     plain = load(folder, "cpu", "float64", attention="sdpa", **kinds)
@@ -209,7 +210,7 @@ def greedy(engine) -> list[int]:
     return tokens
 
 
-def test_the_backends_that_read_by_a_table_are_known() -> None:
+def test_the_backends_that_read_by_a_table_are_known():
     names: Sequence[str] = ("gather", "triton") if _has_triton() else ("gather",)
     for name in names:
         assert isinstance(backend_of(name), fixed_steps.PagedBackend)
@@ -221,3 +222,101 @@ def _has_triton() -> bool:
     except ImportError:
         return False
     return True
+
+
+# -- the tap ----------------------------------------------------------------------------------------------------
+
+
+TEXT = tuple(7 * place % 89 + 3 for place in range(41))
+TAPPED_BLOCKS = (5, 2, 9)
+TAPS = (0, 1, 2, 3)
+
+
+class Recorder:
+    """A reader that keeps what it is given, by slot."""
+
+    taps = TAPS
+
+    def __init__(self, num_blocks: int) -> None:
+        self.states = torch.full((num_blocks * BLOCK_SIZE, len(TAPS), 48), torch.nan, dtype=torch.float64)
+        self.positions = torch.full((num_blocks * BLOCK_SIZE,), -1)
+
+    def read(self, hidden: Tensor, positions: Tensor, slots: Tensor) -> None:
+        self.states[slots], self.positions[slots] = hidden.double(), positions
+
+    def move(self, sources: Tensor, targets: Tensor) -> None:
+        self.states[targets], self.positions[targets] = self.states[sources], self.positions[sources]
+
+    def along(self, blocks: tuple[int, ...], count: int) -> tuple[Tensor, Tensor]:
+        slots = [blocks[place // BLOCK_SIZE] * BLOCK_SIZE + place % BLOCK_SIZE for place in range(count)]
+        return self.states[slots], self.positions[slots]
+
+
+@pytest.fixture
+def tapped(tmp_path: Path) -> Callable[..., tuple[TorchEngine, Recorder]]:
+    def loaded(arch: str, **options: str) -> tuple[TorchEngine, Recorder]:
+        folder = random_model(arch, tmp_path / arch)
+        engine = torch_engine.load(str(folder), device="cpu", kv_tokens=256, **options)
+        recorder = Recorder(engine.info.num_blocks)
+        engine.attach(recorder)
+        return engine, recorder
+
+    return loaded
+
+
+def plain_states(engine: TorchEngine, ids: tuple[int, ...]) -> Tensor:
+    """[length, taps, size] of transformers itself."""
+    with torch.inference_mode(), attending_by(engine.network, "eager"):
+        found = engine.network(
+            input_ids=torch.tensor([ids]), use_cache=False, output_hidden_states=True
+        ).hidden_states
+    return torch.stack([found[tap][0] for tap in TAPS], dim=1).double()
+
+
+@pytest.mark.parametrize("numerics", ["auto", "fast"])
+@pytest.mark.parametrize("arch", ["llama", "qwen2", "qwen3", "mistral", "gemma2", "gemma3_text", "qwen3_moe"])
+def test_a_reader_gets_what_transformers_give(tapped, arch, numerics):
+    """In pieces, beside another sequence, through a rejected draft, and through a tree of which one path stands."""
+    engine, recorder = tapped(arch, dtype="float32", numerics=numerics)
+    other = Segment(TEXT[::-1][:20], 0, (7, 1), 1)
+    engine.forward([Segment(TEXT[:17], 0, TAPPED_BLOCKS, 0), other])
+    engine.forward([Segment((TEXT[17], 1, 1, 1), 17, TAPPED_BLOCKS, 4)])  # all three are rejected
+    engine.forward([Segment((TEXT[18],), 18, TAPPED_BLOCKS, 1), Segment((4,), 20, (7, 1), 1)])
+    tree = (TEXT[19], 1, TEXT[20], 2, TEXT[21])
+    engine.forward([Segment(tree, 19, TAPPED_BLOCKS, 5, (-1, 0, 0, 2, 2))])
+    engine.compact(TAPPED_BLOCKS, [(21, 20), (23, 21)])
+    states, positions = recorder.along(TAPPED_BLOCKS, 22)
+    assert positions.tolist() == list(range(22))
+    assert torch.allclose(states, plain_states(engine, TEXT[:22]), rtol=1e-3, atol=1e-3)
+
+
+def test_the_last_place_is_behind_the_final_norm(tapped):
+    engine, recorder = tapped("llama", dtype="float64")
+    scores = engine.forward([Segment(TEXT, 0, TAPPED_BLOCKS, len(TEXT))])
+    states, _ = recorder.along(TAPPED_BLOCKS, len(TEXT))
+    logits = states[:, -1] @ engine.network.get_output_embeddings().weight.double().T
+    assert torch.allclose(logits, scores.logits.double())
+
+
+def test_a_network_whose_places_cannot_be_told_is_refused(tmp_path):
+    engine = torch_engine.load(str(random_model("llama", tmp_path)), device="cpu", kv_tokens=256)
+    engine.network.get_decoder().norm = None
+    with pytest.raises(UnsupportedModel, match="final norm"):
+        HiddenTap(engine.network, TAPS)
+
+
+def test_a_network_that_adds_behind_a_hook_is_refused(tmp_path):
+    """As some families scale what leaves a layer, or embeddings that were taken too early."""
+    engine = torch_engine.load(str(random_model("llama", tmp_path)), device="cpu", kv_tokens=256)
+    assert HiddenTap(engine.network, TAPS).stack_rows(3).shape == (3, len(TAPS), 48)
+    engine.network.get_decoder().layers[1].register_forward_pre_hook(
+        lambda _, inputs: (inputs[0] * 1.5, *inputs[1:])
+    )
+    with pytest.raises(UnsupportedModel, match="are not where"):
+        HiddenTap(engine.network, TAPS)
+
+
+def test_places_that_a_network_does_not_have(tmp_path):
+    engine = torch_engine.load(str(random_model("llama", tmp_path)), device="cpu", kv_tokens=256)
+    with pytest.raises(UnsupportedModel, match="3 layers"):
+        HiddenTap(engine.network, (0, 4))

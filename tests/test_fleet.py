@@ -1,7 +1,5 @@
 """The fleet on a server's page: what is told of each device, the operator's switch, and what a look costs."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time
@@ -266,8 +264,7 @@ async def test_looks_while_sequences_come_and_go():
         crowd = [asyncio.ensure_future(come_and_go(number)) for number in range(6)]
         until_then = time.monotonic() + 1.0
         while looks < 20 or time.monotonic() < until_then:
-            told = look()
-            assert sum(row["sessions"] for row in told["devices"]) <= 8
+            assert sum(row["sessions"] for row in look()["devices"]) <= 8
             if manager.records.known("local", "d1"):
                 view.switch("local", "d1", bool(looks % 2))
             looks += 1

@@ -1,7 +1,5 @@
 """Rule `fly`, by hand: which mismatches stand, and which never do."""
 
-from __future__ import annotations
-
 import itertools
 from math import inf, log
 

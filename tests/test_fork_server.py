@@ -1,7 +1,5 @@
 """Work in a process of its own: limits that hold, cancelling that ends it, and nothing that stays behind."""
 
-from __future__ import annotations
-
 import os
 import select
 import signal

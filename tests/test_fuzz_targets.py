@@ -1,7 +1,5 @@
 """The fuzz targets on what is known: their seeds, what fuzzing once found, and a little noise. Needs no fuzzer."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -214,8 +214,7 @@ async def test_with_mutual_tls_the_tenant_is_the_one_of_the_certificate(proxy, t
 async def test_a_stream_must_begin_with_an_open(first, code):
     async with cluster("a") as one, raw_stream(one.address) as stream:
         await stream.send(first)
-        failure = await stream.receive()
-        assert failure.code == code and one.serving.gateway.stats.refused[code] == 1
+        assert (await stream.receive()).code == code and one.serving.gateway.stats.refused[code] == 1
 
 
 async def test_a_gateway_that_was_restarted_knows_what_the_old_one_knew():

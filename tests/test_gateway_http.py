@@ -1,44 +1,19 @@
 """`opensled serve --http` at a gateway: replicas answer through it, and the loss of one changes no text."""
 
-import asyncio
 import json
-from contextlib import asynccontextmanager
 
 import pytest
 
 from opensled.text.tokenizer import TargetTokenizer
 from tests.fake_target import _Text
 from tests.fakes import continuation
-from tests.http_serving import CONFIG, HI, asking, said
-from tests.replicas import cluster
+from tests.http_serving import HI, asking, said
+from tests.replicas import api, until_ready
 from tests.system import until
 from verify_server.access.security import Tenants
-from verify_server.cluster.gateway_metrics import gateway_metrics
-from verify_server.cluster.gateway_sequences import GatewaySequences
-from verify_server.front.fleet import GatewayView
-from verify_server.front.http_front import http_front
 
 TOKENS = Tenants((("secret-1", "alice"),))
 LONG = {**HI, "max_tokens": 150, "stream": True}
-
-
-@asynccontextmanager
-async def api(*names, config=CONFIG, **options):
-    """Yields (cluster, HTTP address)."""
-    async with cluster(*names, text=_Text(), **options) as one:
-        sequences = GatewaySequences(one.serving.gateway)
-        view = GatewayView(gateway_metrics(one.serving.gateway, one))
-        async with sequences.learning(), http_front(config, sequences.clients.limits) as front:
-            front.open(sequences, (), view)
-            yield one, front.address
-
-
-async def until_ready(client):
-    for _ in range(500):
-        if (await client.get("/readyz")).status_code == 200:
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("no replica became known")
 
 
 def words(count):

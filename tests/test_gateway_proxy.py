@@ -223,10 +223,7 @@ async def test_a_question_on_a_closed_link_is_answered_with_no():
     async with cluster("a", proxy=True) as one, silent_port() as address:
         links = one.serving.gateway.links
         link = ReplicaLink(address, links._credentials, lambda: None)
-        answers = [
-            asyncio.ensure_future(link.confirm()),
-            asyncio.ensure_future(link.ask("Describe", b"")),
-        ]
+        answers = [asyncio.ensure_future(link.confirm()), asyncio.ensure_future(link.ask("Describe", b""))]
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         await link.close()

@@ -1,14 +1,12 @@
 """The probe at load finds shapes in which bits do not depend on the batch, and fails closed where there are none."""
 
-from __future__ import annotations
-
-from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+from tests.tiny_models import folder as folder
 from tests.tiny_models import random_model
 from verify_server.engine.base import Segment
 from verify_server.engine.torch import geometry, loading, sdpa
@@ -18,19 +16,13 @@ from verify_server.engine.torch.torch_engine import load
 MOST = 96
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """The folder of a random model by family."""
-    return cache(lambda family: random_model(family, tmp_path_factory.mktemp(family)))
-
-
 def network(folder: Path, dtype: torch.dtype):
     return loading.load_network(loading.find_weights(str(folder)), torch.device("cpu"), dtype)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
 @pytest.mark.parametrize("family", ["llama", "gemma2"])
-def test_a_level_that_is_called_exact_is(family, dtype, folder) -> None:
+def test_a_level_that_is_called_exact_is(family, dtype, folder):
     """Each row of a chunk, by itself in a crowd, at both ends of a step: the bits of the text computed at once."""
     engine = load(str(folder(family)), "cpu", dtype, 64 * 16, numerics="exact", max_rows=MOST)
     text = [(37 * position) % 90 for position in range(MOST)]
@@ -59,7 +51,7 @@ class RowDependent:
 
 
 @pytest.mark.parametrize(("border", "found"), [(3, 4), (10, 16), (30, 32)])
-def test_the_smallest_multiple_that_holds_is_found(border, found, folder, monkeypatch) -> None:
+def test_the_smallest_multiple_that_holds_is_found(border, found, folder, monkeypatch):
     probed = network(folder("llama"), torch.float32)
     dependent = RowDependent(border)
     monkeypatch.setattr(nn.Linear, "forward", lambda layer, inputs: dependent(layer, inputs))
@@ -68,7 +60,7 @@ def test_the_smallest_multiple_that_holds_is_found(border, found, folder, monkey
     assert shapes.rows >= found
 
 
-def test_a_kernel_that_changes_at_large_steps_only_is_noticed(folder, monkeypatch) -> None:
+def test_a_kernel_that_changes_at_large_steps_only_is_noticed(folder, monkeypatch):
     """Up to 64 rows nothing depends on the batch; a step of 90 has other bits: only tiles of 64 hold."""
     probed = network(folder("llama"), torch.float32)
     head = probed.get_output_embeddings().weight.shape
@@ -88,7 +80,7 @@ def test_a_kernel_that_changes_at_large_steps_only_is_noticed(folder, monkeypatc
     assert below is not None and below.rows <= 64
 
 
-def test_a_kernel_for_every_number_of_rows_is_met_by_tiles(folder, monkeypatch) -> None:
+def test_a_kernel_for_every_number_of_rows_is_met_by_tiles(folder, monkeypatch):
     """No multiple holds; with tiles each product has one shape, and the level is exact all the same."""
     plain = nn.functional.linear
 
@@ -105,7 +97,7 @@ def test_a_kernel_for_every_number_of_rows_is_met_by_tiles(folder, monkeypatch) 
     assert torch.equal(engine.forward([other, own]).logits, torch.cat([whole[:30], whole[40:45]]))
 
 
-def test_attention_that_depends_on_its_neighbours_makes_pieces_attend_alone(folder, monkeypatch) -> None:
+def test_attention_that_depends_on_its_neighbours_makes_pieces_attend_alone(folder, monkeypatch):
     plain = sdpa.scaled_dot_product_attention
 
     def by_batch(queries, *tensors, **words):
@@ -118,9 +110,7 @@ def test_attention_that_depends_on_its_neighbours_makes_pieces_attend_alone(fold
 
 
 @pytest.mark.parametrize("queries", [11, 19, 43, 63])
-def test_a_number_of_queries_that_a_kernel_computes_in_its_own_way_is_found(
-    queries, folder, monkeypatch
-) -> None:
+def test_a_number_of_queries_that_a_kernel_computes_in_its_own_way_is_found(queries, folder, monkeypatch):
     """torch takes rows by 32 and a single row that is left by itself: pieces of 11 queries of 3 heads, with AMX."""
     plain, probed = sdpa.scaled_dot_product_attention, network(folder("llama"), torch.float32)
     config = probed.config
@@ -135,7 +125,7 @@ def test_a_number_of_queries_that_a_kernel_computes_in_its_own_way_is_found(
     assert shapes is not None and shapes.queries == 4
 
 
-def test_where_nothing_holds_the_level_is_fast(folder, monkeypatch) -> None:
+def test_where_nothing_holds_the_level_is_fast(folder, monkeypatch):
     plain, calls = sdpa.scaled_dot_product_attention, iter(range(10**9))
 
     def drifting(queries, *tensors, **words):
@@ -146,7 +136,7 @@ def test_where_nothing_holds_the_level_is_fast(folder, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("multiple", geometry.ROWS)
-def test_rows_are_padded_to_few_numbers_and_by_little(multiple) -> None:
+def test_rows_are_padded_to_few_numbers_and_by_little(multiple):
     counts = {padded_rows(count, multiple) for count in range(1, 513)}
     assert counts == set(geometry._counts(multiple, 512))
     assert len(counts) <= 64
@@ -154,7 +144,7 @@ def test_rows_are_padded_to_few_numbers_and_by_little(multiple) -> None:
     assert all(padded_rows(count, multiple) - count < max(multiple, 8, count / 4) for count in range(1, 513))
 
 
-def test_a_processor_that_adds_neighbours_without_rounding_is_seen_through(folder, monkeypatch) -> None:
+def test_a_processor_that_adds_neighbours_without_rounding_is_seen_through(folder, monkeypatch):
     """Products in bfloat16 are added in pairs: opposite neighbours left no rounding, and AMX passed for exact."""
 
     def by_pairs(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
@@ -171,7 +161,7 @@ def test_a_processor_that_adds_neighbours_without_rounding_is_seen_through(folde
     assert rows is not None and rows.rows == 16
 
 
-def test_batches_of_one_matrix_are_computed_as_the_matrix(folder, monkeypatch) -> None:
+def test_batches_of_one_matrix_are_computed_as_the_matrix(folder, monkeypatch):
     """Torch has other kernels for some of them, which no probe of the layers has met."""
     plain = nn.functional.linear
 
@@ -180,8 +170,7 @@ def test_batches_of_one_matrix_are_computed_as_the_matrix(folder, monkeypatch) -
         return plain(inputs, layer.weight, layer.bias) * (1 + 2**-20 * odd)
 
     monkeypatch.setattr(nn.Linear, "forward", by_shape)
-    engine = load(str(folder("llama")), "cpu", "float32", 64 * 16, max_rows=MOST)
-    assert engine.info.numerics == "exact"
+    assert load(str(folder("llama")), "cpu", "float32", 64 * 16, max_rows=MOST).info.numerics == "exact"
 
 
 # The layers of SmolLM2: processors choose other kernels for matrices of real sizes.
@@ -190,7 +179,7 @@ REAL |= {"head_dim": 64, "num_hidden_layers": 2, "vocab_size": 2000, "initialize
 
 
 @pytest.mark.parametrize("dtype", [pytest.param("bfloat16", marks=pytest.mark.long), "float32"])
-def test_layers_of_real_sizes_are_exact_in_steps_of_all_sizes(dtype, tmp_path) -> None:
+def test_layers_of_real_sizes_are_exact_in_steps_of_all_sizes(dtype, tmp_path):
     engine = load(str(random_model("llama", tmp_path, **REAL)), "cpu", dtype, 64 * 16, numerics="exact")
     text, blocks = tuple([(37 * position) % 1900 for position in range(400)]), tuple(range(25))
     whole = engine.forward([Segment(text, 0, blocks, 400)]).logits

@@ -1,7 +1,5 @@
 """GGUF files that engine torch refuses by name, and how it serves one that it takes."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
@@ -42,7 +40,7 @@ def refused(path: Path, said: str) -> None:
 # Refusals
 
 
-def test_an_unknown_architecture(tmp_path: Path) -> None:
+def test_an_unknown_architecture(tmp_path):
     refused(random_gguf("mamba", tmp_path / "a.gguf"), "architecture 'mamba'.*qwen2.*--engine llamacpp")
 
 
@@ -60,27 +58,27 @@ def test_an_unknown_architecture(tmp_path: Path) -> None:
     ],
     ids=lambda given: given if isinstance(given, str) else "",
 )
-def test_metadata_that_would_be_read_wrongly(zoo: Zoo, said: str, tmp_path: Path) -> None:
+def test_metadata_that_would_be_read_wrongly(zoo, said, tmp_path):
     refused(write(tmp_path / "a.gguf", zoo), said)
 
 
-def test_a_key_that_says_none_of_it_changes_nothing(tmp_path: Path) -> None:
+def test_a_key_that_says_none_of_it_changes_nothing(tmp_path):
     path = write(tmp_path / "a.gguf", keyed(expert_count=0, rope__scaling__type="none"))
     assert torch_engine.load(str(path), numerics="fast", kv_tokens=64).info.vocab_size == VOCABULARY
 
 
 @pytest.mark.parametrize(("kind", "said"), [("Q1_0", "holds Q1_0"), ("Q2_0", "holds (type 42|Q2_0)")])
-def test_a_quantization_type_that_gguf_cannot_dequantize(kind: str, said: str, tmp_path: Path) -> None:
+def test_a_quantization_type_that_gguf_cannot_dequantize(kind, said, tmp_path):
     source = write(tmp_path / "a.gguf", dataclasses.replace(LLAMA, width=128, ffn=128, head=32))
     refused(quantize(source, tmp_path / "b.gguf", kind), f"{said}, which gguf .* cannot dequantize")
 
 
 @pytest.mark.parametrize("name", ["token_embd.weight", "output_norm.weight", "blk.1.attn_k.weight"])
-def test_a_missing_tensor(name: str, tmp_path: Path) -> None:
+def test_a_missing_tensor(name, tmp_path):
     refused(write(tmp_path / "a.gguf", LLAMA, left_out=name), f"lacks {name}; download it again")
 
 
-def test_a_missing_key(tmp_path: Path) -> None:
+def test_a_missing_key(tmp_path):
     writer = gguf.GGUFWriter(tmp_path / "a.gguf", "llama")
     add_tokenizer(writer, "qwen2")
     writer.add_tensor("output_norm.weight", np.ones(4, np.float32))
@@ -88,19 +86,19 @@ def test_a_missing_key(tmp_path: Path) -> None:
     refused(tmp_path / "a.gguf", r"lacks llama\.context_length; download it again")
 
 
-def test_a_tensor_too_many(tmp_path: Path) -> None:
+def test_a_tensor_too_many(tmp_path):
     path = write(tmp_path / "a.gguf", LLAMA, added="blk.0.attn_q.scale")
     refused(path, r"holds blk\.0\.attn_q\.scale, which no llama here has")
 
 
-def test_a_tensor_of_another_shape(tmp_path: Path) -> None:
+def test_a_tensor_of_another_shape(tmp_path):
     """Of one number, which torch would spread over all that belong there."""
     path = write(tmp_path / "a.gguf", LLAMA, left_out="output_norm.weight", added="output_norm.weight")
     refused(path, r"holds output_norm\.weight as \(4,\), not as \(64,\)")
 
 
 @pytest.mark.parametrize("part", [0.6, 0.999])
-def test_a_file_cut_in_the_middle_of_its_weights(part: float, tmp_path: Path) -> None:
+def test_a_file_cut_in_the_middle_of_its_weights(part, tmp_path):
     path = write(tmp_path / "a.gguf", LLAMA)
     whole = path.read_bytes()
     path.write_bytes(whole[: int(part * len(whole))])
@@ -111,19 +109,19 @@ def test_a_file_cut_in_the_middle_of_its_weights(part: float, tmp_path: Path) ->
     ("content", "said"),
     [(b"PK\3\4" + bytes(99), "is not a readable GGUF file"), (b"GGUF\3\0\0\0", "download it again")],
 )
-def test_a_file_that_is_no_gguf(content: bytes, said: str, tmp_path: Path) -> None:
+def test_a_file_that_is_no_gguf(content, said, tmp_path):
     (tmp_path / "a.gguf").write_bytes(content)
     refused(tmp_path / "a.gguf", said)
 
 
-def test_a_part_of_a_model(tmp_path: Path) -> None:
+def test_a_part_of_a_model(tmp_path):
     writer = gguf.GGUFWriter(tmp_path / "a.gguf", "llama")
     writer.add_uint16("split.count", 2)
     save(writer)
     refused(tmp_path / "a.gguf", "is a part of a model only")
 
 
-def test_a_folder_with_several_files(tmp_path: Path) -> None:
+def test_a_folder_with_several_files(tmp_path):
     for name in ("a", "b"):
         write(tmp_path / f"{name}.gguf", LLAMA)
     with pytest.raises(NotFound, match=r"several \*\.gguf; name one by its path: a\.gguf, b\.gguf"):
@@ -133,7 +131,7 @@ def test_a_folder_with_several_files(tmp_path: Path) -> None:
 # The engine
 
 
-def test_the_engine_serves_a_file(tmp_path: Path) -> None:
+def test_the_engine_serves_a_file(tmp_path):
     write(tmp_path / "small.gguf", LLAMA)
     served = load_target.load_torch(dataclasses.replace(LOADED, model=str(tmp_path / "small.gguf")))
     assert served.model_id == "small"
@@ -149,14 +147,14 @@ def test_the_engine_serves_a_file(tmp_path: Path) -> None:
     assert np.array_equal(again.logits, scores.logits)
 
 
-def test_another_models_tokenizer_beside_the_file(tmp_path: Path) -> None:
+def test_another_models_tokenizer_beside_the_file(tmp_path):
     path = write(tmp_path / "a.gguf", LLAMA, pieces=("a", "b", "ab", *(f"<{id}>" for id in range(5))))
     (tmp_path / "tokenizer.json").write_bytes(TOKENIZER_JSON)
     with pytest.raises(VocabularyMismatch, match="spells its ids otherwise than the model"):
         load_target.load_torch(dataclasses.replace(LOADED, model=str(path), numerics="fast"))
 
 
-def test_whether_a_file_is_wide(tmp_path: Path) -> None:
+def test_whether_a_file_is_wide(tmp_path):
     path = write(tmp_path / "a.gguf", LLAMA)
     assert gguf_model.is_wide(path)
     assert not gguf_model.is_wide(quantize(path, tmp_path / "b.gguf", "BF16"))
@@ -171,7 +169,7 @@ def ended(path: Path, special: list[str], **ids: int) -> Path:
     return write(path, dataclasses.replace(LLAMA, keys=roles), pieces=("a", "b", "ab", *special))
 
 
-def test_an_eot_beside_the_eos_ends_an_answer_too(tmp_path: Path) -> None:
+def test_an_eot_beside_the_eos_ends_an_answer_too(tmp_path):
     path = ended(tmp_path / "a.gguf", ["<s>", "END", "TURN", "MORE"], eos=4, eot=5)
     assert torch_engine.load(str(path), numerics="fast", kv_tokens=64).info.eos_ids == (4, 5)
     assert LlamaModel(path).eos_ids() == (4, 5)
@@ -191,12 +189,12 @@ ONE_ROLE = [spelling for others in ROLES.values() for spelling in sorted(others)
     ],
     ids=lambda special: special[0],
 )
-def test_the_ends_are_llama_cpps(special: list[str], tmp_path: Path) -> None:
+def test_the_ends_are_llama_cpps(special, tmp_path):
     path = ended(tmp_path / "a.gguf", ["<s>", *special], eos=3)
     assert eos_ids(read_metadata(path)) == LlamaModel(path).eos_ids()
 
 
-def test_an_architecture_that_llama_cpp_does_not_know(tmp_path: Path) -> None:
+def test_an_architecture_that_llama_cpp_does_not_know(tmp_path):
     path = tmp_path / "a.gguf"
     path.write_bytes(model_file("tiny", "*.gguf").read_bytes().replace(b"llama", b"xlama", 1))
     with pytest.raises(
@@ -236,14 +234,8 @@ def chosen(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     ],
 )
 def test_auto_takes_what_suits_the_files_and_is_installed(
-    files: tuple[str, ...],
-    installed: tuple[str, ...],
-    engine: str,
-    said: bool,
-    chosen: Callable[..., str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    files, installed, engine, said, chosen, tmp_path, capsys
+):
     for file in files:
         (tmp_path / file).write_bytes(b"GGUF")
     assert chosen(str(tmp_path), *installed) == engine
@@ -251,12 +243,12 @@ def test_auto_takes_what_suits_the_files_and_is_installed(
     assert capsys.readouterr() == ("", line)
 
 
-def test_auto_takes_a_file_as_its_folder(chosen: Callable[..., str], tmp_path: Path) -> None:
+def test_auto_takes_a_file_as_its_folder(chosen, tmp_path):
     (tmp_path / "a.gguf").write_bytes(b"GGUF")
     assert chosen(str(tmp_path / "a.gguf"), "torch", "llama_cpp") == "llamacpp"
 
 
-def test_a_hub_id_goes_to_torch(chosen: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_hub_id_goes_to_torch(chosen, capsys):
     assert chosen("Qwen/Qwen3-0.6B", "torch", "llama_cpp") == "torch"
     assert capsys.readouterr().err == ""
 
@@ -284,13 +276,8 @@ SERVED = "served are a GGUF file, a folder with one, or a folder with config.jso
     ],
 )
 def test_what_is_no_model_is_named_before_a_library_is_asked_for(
-    model: str,
-    files: tuple[str, ...],
-    said: str,
-    chosen: Callable[..., str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    model, files, said, chosen, tmp_path, capsys
+):
     for file in files:
         (tmp_path / file).write_bytes(b"junk")
     for installed in (("torch", "llama_cpp"), ("llama_cpp",), ()):
@@ -299,9 +286,7 @@ def test_what_is_no_model_is_named_before_a_library_is_asked_for(
     assert capsys.readouterr().err == ""
 
 
-def test_without_torch_safetensors_say_what_they_need(
-    chosen: Callable[..., str], tmp_path: Path, capsys
-) -> None:
+def test_without_torch_safetensors_say_what_they_need(chosen, tmp_path, capsys):
     for file in SAFE:
         (tmp_path / file).write_bytes(b"junk")
     with pytest.raises(
@@ -316,12 +301,12 @@ def test_without_torch_safetensors_say_what_they_need(
 
 
 @pytest.mark.parametrize("model", ["org/small-GGUF", "org/small-GGUF:Q4_K_M", "qwen2.5"])
-def test_a_gguf_repository_that_was_not_pulled(model: str, chosen: Callable[..., str]) -> None:
+def test_a_gguf_repository_that_was_not_pulled(model, chosen):
     with pytest.raises(NotFound, match=f"^{model} is not here; fetch it once: opensled pull {model} "):
         chosen(model, "torch", "llama_cpp")
 
 
-def test_a_load_parses_the_file_once_and_a_changed_file_again(tmp_path: Path, monkeypatch) -> None:
+def test_a_load_parses_the_file_once_and_a_changed_file_again(tmp_path, monkeypatch):
     parsed, parse = [], gguf_file._head
 
     def counted(reader):

@@ -1,7 +1,5 @@
 """A GGUF target served as real processes, where neither torch nor transformers can be imported."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -37,15 +35,7 @@ def test_a_server_and_a_device_without_torch(without_torch, tmp_path):
     messages = json.loads(heldout_path().read_text().splitlines()[60])["messages"]
     assert len(messages) == 1
     body = {"messages": messages, "temperature": 0.8, "seed": 5, "max_tokens": 30}
-    question = (
-        messages[0]["content"],
-        "--temperature",
-        "0.8",
-        "--seed",
-        "5",
-        "--max-tokens",
-        "30",
-    )
+    question = (messages[0]["content"], "--temperature", "0.8", "--seed", "5", "--max-tokens", "30")
     log = tmp_path / "log"
     with Process(("serve", "--listen", "127.0.0.1:0", "--threads", "1"), log=log) as server:
         address = server.wait_ready()
@@ -63,11 +53,6 @@ def test_a_server_and_a_device_without_torch(without_torch, tmp_path):
 
 
 # The check itself
-
-
-@pytest.fixture(scope="module")
-def reference() -> Reference:
-    return Reference(model_path("tiny"))
 
 
 BODY = {"messages": [{"role": "user", "content": "Write a short story about a rabbit."}], "max_tokens": 12}

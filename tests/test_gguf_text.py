@@ -1,7 +1,5 @@
 """Tokenizers and chat templates of GGUF files: as llama.cpp cuts text, and as transformers reads the same model."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

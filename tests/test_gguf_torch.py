@@ -1,10 +1,7 @@
 """GGUF files into engine torch: its logits against llama.cpp's, by quantization type and by architecture."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import gguf
@@ -73,13 +70,13 @@ def compare(wide: Path, folder: Path, kind: str, importance: bool = False) -> No
 
 
 @pytest.mark.parametrize("kind", FILE_TYPES)
-def test_a_file_type_gives_llama_cpps_logits(kind: str, wide: Path, tmp_path: Path) -> None:
+def test_a_file_type_gives_llama_cpps_logits(kind, wide, tmp_path):
     compare(wide, tmp_path, kind)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", SMALL_TYPES)
-def test_a_file_type_that_needs_an_importance_matrix_does(kind: str, wide: Path, tmp_path: Path) -> None:
+def test_a_file_type_that_needs_an_importance_matrix_does(kind, wide, tmp_path):
     compare(wide, tmp_path, kind, importance=True)
 
 
@@ -103,9 +100,7 @@ dequantize = gguf.dequantize
     [(gguf_model, "_layout", _unpaired), (gguf_model.gguf, "dequantize", _halves_swapped)],
     ids=["rotary pairs", "nibbles"],
 )
-def test_what_is_read_wrongly_is_far_outside_the_bounds(
-    place: object, name: str, wrong: Callable, wide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_read_wrongly_is_far_outside_the_bounds(place, name, wrong, wide, tmp_path, monkeypatch):
     path = quantize(wide, tmp_path / "quantized.gguf", "Q4_0")
     monkeypatch.setattr(place, name, wrong)
     assert error(torch_logits(path), llama_logits(path, TOKENS)) > WRONG
@@ -160,7 +155,7 @@ ZOO = {
 
 
 @pytest.mark.parametrize("name", ZOO)
-def test_an_architecture_gives_llama_cpps_logits(name: str, tmp_path: Path) -> None:
+def test_an_architecture_gives_llama_cpps_logits(name, tmp_path):
     path = write(tmp_path / "model.gguf", ZOO[name])
     bound = TABULATED if name.startswith("gemma") else ARITHMETIC
     assert error(torch_logits(path), llama_logits(path, TOKENS)) < bound
@@ -183,16 +178,14 @@ def test_an_architecture_gives_llama_cpps_logits(name: str, tmp_path: Path) -> N
         ("phi3, partly rotated", "rope.dimension_count", 32),
     ],
 )
-def test_each_key_moves_the_logits_far_beyond_the_bound(
-    name: str, key: str, value: float, tmp_path: Path
-) -> None:
+def test_each_key_moves_the_logits_far_beyond_the_bound(name, key, value, tmp_path):
     """Otherwise the test above could not see that it was left out."""
     path = write(tmp_path / "model.gguf", ZOO[name])
     other = dataclasses.replace(ZOO[name], keys={**ZOO[name].keys, key: value})
     assert error(torch_logits(write(tmp_path / "other.gguf", other)), torch_logits(path)) > 10 * TABULATED
 
 
-def test_phi3s_window_is_kept_which_llama_cpp_leaves_out(tmp_path: Path) -> None:
+def test_phi3s_window_is_kept_which_llama_cpp_leaves_out(tmp_path):
     """The model was trained with it, and transformers' Phi3 has it."""
     zoo = dataclasses.replace(ZOO["phi3"], keys={"attention.sliding_window": 12})
     path = write(tmp_path / "model.gguf", zoo)
@@ -201,7 +194,7 @@ def test_phi3s_window_is_kept_which_llama_cpp_leaves_out(tmp_path: Path) -> None
     assert error(given[12:], expected[12:]) > WRONG
 
 
-def test_the_head_of_a_file_is_what_gguf_reads(wide: Path) -> None:
+def test_the_head_of_a_file_is_what_gguf_reads(wide):
     read = gguf.GGUFReader(wide)
     expected = {
         tensor.name: (tuple(map(int, reversed(tensor.shape))), int(tensor.tensor_type), tensor.data_offset)

@@ -5,8 +5,6 @@ prompts that arrive in the middle, KV memory taken away every few steps. The tex
 just that is accepted which the reference would have written.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from math import inf
@@ -23,6 +21,7 @@ from opensled.models.store import model_path
 from scheduler import make_policy
 from scheduler.plan import PolicyOptions, SchedulingPolicy
 from tests.fakes import MemoryNetwork, Weather
+from tests.lossless import IMPATIENT, STORM, Case, cases, check, factory
 from tests.mischief import (
     HINTS,
     SLOW_STEPS,
@@ -36,7 +35,6 @@ from tests.mischief import (
     Witness,
 )
 from tests.system import CALM, Answer, ask, running, until
-from tests.test_lossless import IMPATIENT, STORM, Case, cases, check, factory
 from verify_server.admission.session_manager import SessionLimits
 from verify_server.engine.torch.torch_engine import load
 from verify_server.rules.served import ServedRules

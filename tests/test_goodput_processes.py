@@ -1,7 +1,5 @@
 """Policy `goodput` in real processes over real gRPC: devices of every kind at once, one frozen in mid-answer."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,18 +10,12 @@ from openai import OpenAI
 
 from lab.testbed.processes import Process
 from lab.testbed.reference import Reference
-from opensled.models.store import model_path
 from tests.test_processes import client_of, edge, prompts
 
 DRAFTERS = ("llamacpp", "onnx", "lookup", "none")
 SAMPLINGS = ({"temperature": 0}, {"temperature": 0.8, "seed": 7})
 TOKENS = 40
 FROZEN = "Write a short story about a rabbit in the big city."
-
-
-@pytest.fixture(scope="module")
-def reference() -> Reference:
-    return Reference(model_path("tiny"))
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +40,7 @@ def said(client: OpenAI, question: str, **sampling) -> str:
     return answer.choices[0].message.content or ""
 
 
-def test_all_devices_at_once_read_the_targets_own_words(devices, reference) -> None:
+def test_all_devices_at_once_read_the_targets_own_words(devices, reference):
     """One device falls silent in mid-answer and comes back when the others are done: its words are the same, too."""
     stream = client_of(devices["frozen"]).chat.completions.create(
         model="tiny", messages=[{"role": "user", "content": FROZEN}], max_tokens=TOKENS, temperature=0, stream=True

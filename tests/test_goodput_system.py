@@ -2,13 +2,12 @@
 on the real one, sessions and protocol under arbitrary orders of events, and too little KV memory.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from scheduler.fcfs import Fcfs
 from scheduler.goodput.policy import Goodput
 from tests.hypothesis_profiles import bounded
+from tests.lossless import brave_a_storm, rarely
 from tests.mischief import SLOW_STEPS, Believes, Whims
 from tests.test_kv_pressure import (  # noqa: F401
     test_a_tenants_sessions_all_end_within_a_budget_for_one,
@@ -16,8 +15,6 @@ from tests.test_kv_pressure import (  # noqa: F401
     test_sequences_that_wait_for_their_devices_do_not_push_each_other_out,
 )
 from tests.test_lossless import (  # noqa: F401
-    brave_a_storm,
-    rarely,
     test_drafts_are_accepted_and_no_token_is_wasted,
     test_every_batch_size,
     test_every_draft_length,
@@ -54,8 +51,8 @@ def _under_goodput(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # Those that meet one under first come, first served only in `make test-long` (tests/test_lossless.py).
 @pytest.mark.parametrize("drafter", ["lookup", "llamacpp", *rarely(("none",), ("onnx",))])
-def test_sixteen_mixed_sessions_in_a_storm(exact64, drafter):
-    brave_a_storm(exact64, drafter)
+async def test_sixteen_mixed_sessions_in_a_storm(exact64, drafter):
+    await brave_a_storm(exact64, drafter)
 
 
 class GoodputSessions(Sessions):

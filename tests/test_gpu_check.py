@@ -1,7 +1,5 @@
 """`opensled selftest` on a processor: it runs, tells what it found, and notices a wrong engine."""
 
-from __future__ import annotations
-
 import json
 from itertools import islice
 from pathlib import Path
@@ -26,16 +24,15 @@ def engine(folder) -> TorchEngine:
     return load(str(folder), "cpu", "float32", 4096, numerics="fast")
 
 
-def test_it_judges_and_prints(folder, capsys) -> None:
-    config = SelftestConfig(model=str(folder), device="cpu", answers=4)
-    assert command.selftest(config) == 0
+def test_it_judges_and_prints(folder, capsys):
+    assert command.selftest(SelftestConfig(model=str(folder), device="cpu", answers=4)) == 0
     said = capsys.readouterr().out
     assert "a processor" in said and "equality with the processor holds: 4 answers" in said
     assert command.selftest(SelftestConfig(model=str(folder), device="cpu", answers=2, json=True)) == 0
     assert json.loads(capsys.readouterr().out)["wrong"] == 0
 
 
-def test_a_wrong_engine_is_an_exit_code(folder, monkeypatch, capsys) -> None:
+def test_a_wrong_engine_is_an_exit_code(folder, monkeypatch, capsys):
     def wrong(engine, count):
         for text in answers(engine, count):
             text.tokens[-1] = (text.tokens[-1] + 1) % engine.info.vocab_size
@@ -48,7 +45,7 @@ def test_a_wrong_engine_is_an_exit_code(folder, monkeypatch, capsys) -> None:
 
 
 @pytest.mark.parametrize(("judged", "said"), [(0, "before an answer was judged"), (2, "2 answers")])
-def test_ctrl_c_keeps_what_was_judged_and_marks_it(folder, monkeypatch, capsys, judged, said) -> None:
+def test_ctrl_c_keeps_what_was_judged_and_marks_it(folder, monkeypatch, capsys, judged, said):
     monkeypatch.setattr(equality, "compare", interrupted(equality.compare, judged))
     assert command.selftest(SelftestConfig(model=str(folder), device="cpu", answers=4)) == 130
     shown = capsys.readouterr().out
@@ -65,12 +62,12 @@ def interrupted(measure, after: int):
     return until_then
 
 
-def test_answers_of_the_engine_are_those_of_the_reference(engine, folder) -> None:
+def test_answers_of_the_engine_are_those_of_the_reference(engine, folder):
     *_, found = equality.compare(equality.answers(engine, 6), reference(folder), torch.float32)
     assert found.holds and found.answers == 6 and found.tokens == 6 * equality.TOKENS
 
 
-def test_one_wrong_token_is_noticed(engine, folder) -> None:
+def test_one_wrong_token_is_noticed(engine, folder):
     texts = list(equality.answers(engine, 2))
     texts[1].tokens[-1] = (texts[1].tokens[-1] + 1) % engine.info.vocab_size
     *_, found = equality.compare(texts, reference(folder), torch.float32)

@@ -1,7 +1,5 @@
 """Grammars as masks: every walk ends in a valid answer, masks are exact, drafts leave no trace."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import random

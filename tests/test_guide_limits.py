@@ -1,7 +1,5 @@
 """Schemas that cost a few bytes to send and everything to compile: refused at once, or ended at a limit."""
 
-from __future__ import annotations
-
 import gc
 import json
 import threading

@@ -1,7 +1,5 @@
 """The operator's side: what may be published, serials that only grow, rollback, deletion; `opensled drafts`."""
 
-from __future__ import annotations
-
 import json
 import stat
 from pathlib import Path
@@ -82,8 +80,7 @@ def test_a_draft_that_passed_its_gate_is_published(tmp_path, drafts):
 def test_what_passed_no_gate_is_not_published_without_a_word(tmp_path, drafts):
     bare = tmp_path / GGUF
     bare.write_bytes((adapted(tmp_path / "mine") / GGUF).read_bytes())
-    failed = adapted(tmp_path / "failed", passes=False)
-    for path in (bare, failed):
+    for path in (bare, adapted(tmp_path / "failed", passes=False)):
         code, said = drafts("publish", str(path), "--tenant", "kitchen")
         assert code == 2 and "not passed the gate" in said and "--ungated" in said
     told = published(drafts, bare, "--ungated", "--name", "by hand")

@@ -1,7 +1,5 @@
 """SIGHUP: a server whose terminal goes finishes its answers; one that is asked to read its files again goes on."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """Trees of a draft whose places are known apart: against all paths there are, and as a chain."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np
@@ -41,7 +39,7 @@ def paths(trie: Trie) -> dict[tuple[int, ...], float]:
 
 @pytest.mark.parametrize("previous", [NOT_DRAFTED, 2])
 @pytest.mark.parametrize("seed", range(4))
-def test_with_every_way_open_all_paths_have_their_probability(seed: int, previous: int) -> None:
+def test_with_every_way_open_all_paths_have_their_probability(seed, previous):
     bias, logits = bias_of(seed), logits_of(seed)
     trie = likeliest_tree(logits, IDS, previous, VOCABULARY**PLACES, bias.among)
     found = paths(trie)
@@ -60,7 +58,7 @@ def test_with_every_way_open_all_paths_have_their_probability(seed: int, previou
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_one_way_is_the_greedy_chain(seed: int) -> None:
+def test_one_way_is_the_greedy_chain(seed):
     bias, logits = bias_of(seed), logits_of(seed)
     trie = likeliest_tree(logits, IDS, 3, 1, bias.among)
     with torch.inference_mode():
@@ -68,7 +66,7 @@ def test_one_way_is_the_greedy_chain(seed: int) -> None:
     assert trie.ids == chain and trie.parents == [ROOT, 0, 1]
 
 
-def test_a_few_ways_hold_the_likeliest_tokens() -> None:
+def test_a_few_ways_hold_the_likeliest_tokens():
     logits = logits_of(9)
     whole = rank(likeliest_tree(logits, IDS, NOT_DRAFTED, 999, None), 8)
     narrow = rank(likeliest_tree(logits, IDS, NOT_DRAFTED, 4, None), 8)
@@ -76,7 +74,7 @@ def test_a_few_ways_hold_the_likeliest_tokens() -> None:
     assert all(parent < node for node, parent in enumerate(narrow.parents))
 
 
-def test_only_candidates_are_drafted() -> None:
+def test_only_candidates_are_drafted():
     ids = np.array([[4, 1], [0, 5], [3, 2]])
     trie = likeliest_tree(logits_of(1)[:, :2], ids, NOT_DRAFTED, 2, bias_of(1).among)
     depth: list[int] = []

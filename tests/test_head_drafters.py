@@ -4,9 +4,6 @@ What a head knows lies in KV blocks. So each draft of a run is held against one 
 hidden states from plain transformers, and the attention that heads are trained with.
 """
 
-from __future__ import annotations
-
-import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,10 +20,9 @@ from lab.training.heads.window_attention import WindowAttention
 from opensled.core.errors import NotFound, UnsupportedModel, UsageError, VocabularyMismatch
 from opensled.core.messages import SamplingParams
 from opensled.models.store import model_path
-from scheduler.fcfs import Fcfs
-from tests.fakes import IMPATIENT, FakeEngine, FakeText, OracleDrafter, Weather
+from tests.drafters_beside import FOUR, PROMPTS, Recorder, Vocabulary, fresh_engine, texts_as_asked, written
+from tests.fakes import IMPATIENT, FakeEngine, FakeText, Weather
 from tests.system import ask, running
-from verify_server.admission.session_manager import SessionLimits
 from verify_server.drafting.heads import HEADS, attach
 from verify_server.drafting.heads.base import Context, DraftHead, HeadShape
 from verify_server.drafting.heads.context import HeadContext
@@ -38,28 +34,12 @@ from verify_server.engine.torch.kv_memory import BLOCK_SIZE
 from verify_server.engine.torch.selftest import attending_by
 from verify_server.engine.torch.torch_engine import TorchEngine
 from verify_server.options.serve_config import ServeConfig
-from verify_server.round.drafter import Ask, Proposal, ServerDrafter
+from verify_server.round.drafter import Ask
 from verify_server.round.loaded_model import ServedModel
 from verify_server.round.machine import StepMachine
 
-DRAFTERS: dict[str, type[HeadDrafter]] = {
-    "specformer": PlaceDrafter,
-    "ctc": FrameDrafter,
-}
+DRAFTERS: dict[str, type[HeadDrafter]] = {"specformer": PlaceDrafter, "ctc": FrameDrafter}
 TAPS = {"specformer": (0, 2, 3, 4), "ctc": (4,)}
-TOKENS, PROMPTS = 16, ("The river is", "The river is deep. A b c d a b c d", "def add(a, b):", "The river")
-FOUR = Fcfs(float("inf"), 4)
-
-
-@pytest.fixture(scope="module")
-def reference() -> Reference:
-    return Reference(model_path("tiny"))
-
-
-def fresh_engine() -> TorchEngine:
-    """With memory for about three of the texts at once."""
-    folder = str(model_path("tiny"))
-    return torch_engine.load(folder, device="cpu", dtype="float64", kv_tokens=160, numerics="fast")
 
 
 def random_head(kind: str, network: torch.nn.Module, seed: int = 3, markov: int = 0) -> DraftHead:
@@ -73,20 +53,6 @@ def random_head(kind: str, network: torch.nn.Module, seed: int = 3, markov: int 
     for weight in head.parameters():
         torch.nn.init.normal_(weight, std=0.3 if weight.ndim < 2 else 2 * weight.shape[-1] ** -0.5)
     return head.double().eval()
-
-
-class Recorder(ServerDrafter):
-    """Drafts as `inner` does, and keeps what was asked and proposed."""
-
-    reads_blocks = True
-
-    def __init__(self, inner: HeadDrafter) -> None:
-        self.inner, self.seen = inner, list[tuple[Ask, Proposal]]()
-
-    def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
-        made = self.inner.propose(asks)
-        self.seen += [(ask._replace(tokens=tuple(ask.tokens)), one) for ask, one in zip(asks, made)]
-        return made
 
 
 class FromTheText(HeadDrafter):
@@ -110,57 +76,19 @@ class FromTheText(HeadDrafter):
         return self._parts.normalize(head.draft(context.inputs[row], newest, row, attend))
 
 
-def beside(engine: TorchEngine, kind: str, **head: int) -> tuple[Recorder, HeadDrafter]:
-    """A recorded drafter beside the engine, and one that knows only texts."""
+def beside(kind: str, **head: int) -> tuple[TorchEngine, Recorder, HeadDrafter]:
+    """An engine, a recorded drafter beside it, and one that knows only texts."""
+    engine = fresh_engine()
     built = random_head(kind, engine.network, **head)
     context = HeadContext(built, engine.info.num_blocks)
     engine.attach(context)
     parts = TargetParts(engine.network, torch.arange(built.shape.vocabulary))
     told = type("Told", (FromTheText, DRAFTERS[kind]), {"network": engine.network})(built, context, parts)
-    return Recorder(DRAFTERS[kind](built, context, parts)), told
-
-
-class ScriptDrafter(OracleDrafter):
-    """A device whose drafts are those of a known text, with errors."""
-
-    def __init__(self, script: Sequence[int], seed: int) -> None:
-        super().__init__(0.7, seed, lambda context: script[len(context)] if len(context) < len(script) else 7)
-
-
-class Evicting(StepMachine):
-    """Takes somebody's KV away before every fourth plan."""
-
-    chance, plans = random.Random(5), 0
-
-    def plan(self, now):
-        self.plans += 1
-        holders = [session for session in self.sessions.values() if session.sequence.computed]
-        if holders and self.plans % 4 == 0:
-            self.chance.choice(holders).forget_kv()
-        return super().plan(now)
-
-
-def written(engine, drafter, prompts, devices, params, machine=Evicting):
-    """The answers, all asked at once, and what the server counted."""
-
-    async def scenario():
-        limits = SessionLimits(linger=0.2)
-        async with running(
-            engine, drafter=drafter, policy=FOUR, machine=machine, limits=limits, max_step_tokens=160
-        ) as network:
-            asking = [
-                ask(network, prompt, device, own)
-                for prompt, device, own in zip(prompts, devices, params, strict=True)
-            ]
-            answers = await asyncio.gather(*asking)
-            return [answer.tokens for answer in answers], network.manager.loop.machine.stats
-
-    return asyncio.run(scenario())
+    return engine, Recorder(DRAFTERS[kind](built, context, parts)), told
 
 
 def agree(told: HeadDrafter, recorder: Recorder, most: int = 60) -> None:
-    chosen = random.Random(1).sample(recorder.seen, min(most, len(recorder.seen)))
-    for one, made in chosen:
+    for one, made in random.Random(1).sample(recorder.seen, min(most, len(recorder.seen))):
         [alone] = told.propose([one])
         assert made.block.ids == alone.block.ids
         assert np.allclose(*([t.confidence for t in each.block.tokens] for each in (made, alone)), rtol=1e-3)
@@ -170,33 +98,15 @@ def agree(told: HeadDrafter, recorder: Recorder, most: int = 60) -> None:
     "temperature", [0.8, *(pytest.param(each, marks=pytest.mark.long) for each in (0.0, 1.0))]
 )
 @pytest.mark.parametrize("kind", DRAFTERS)
-def test_texts_and_drafts_under_eviction_trees_and_shared_prefixes(reference, kind, temperature) -> None:
-    engine = fresh_engine()
-    recorder, told = beside(engine, kind, **({"markov": 6} if kind == "specformer" else {}))
-    prompts = [tuple(reference.encode(text)) for text in (*PROMPTS, *PROMPTS)]
-    params = [
-        SamplingParams(temperature=temperature, max_tokens=TOKENS, seed=seed) for seed in range(len(prompts))
-    ]
-    texts = [
-        reference.generate(
-            prompt, temperature=temperature, max_tokens=TOKENS, seed=own.seed, ignore_eos=False
-        )
-        for prompt, own in zip(prompts, params)
-    ]
-    devices = [
-        ScriptDrafter((*prompt, *text), seed) if seed % 2 else NoneDrafter()
-        for seed, (prompt, (text, _)) in enumerate(zip(prompts, texts))
-    ]
-    answers, stats = written(engine, recorder, prompts, devices, params)
-    assert [list(answer) for answer in answers] == [text for text, _ in texts]
-    assert stats.own.tokens > 50 and stats.preempted > 0
+def test_texts_and_drafts_under_eviction_trees_and_shared_prefixes(reference, kind, temperature):
+    engine, recorder, told = beside(kind, **({"markov": 6} if kind == "specformer" else {}))
+    texts_as_asked(engine, recorder, reference, temperature)
     agree(told, recorder)
 
 
 def drafts_of(kind: str, text: tuple[int, ...], steps: int = 6) -> bool:
     """Whether drafts along a text that is read in pieces are those of the text alone."""
-    engine = fresh_engine()
-    recorder, told = beside(engine, kind)
+    engine, recorder, told = beside(kind)
     device = SamplingParams(temperature=0.0, max_tokens=steps)
     written(engine, recorder, [text], [NoneDrafter()], [device], StepMachine)
     try:
@@ -238,7 +148,7 @@ LONG = tuple(5 + 7 * place % 211 for place in range(40))
 
 @pytest.mark.parametrize("kind", DRAFTERS)
 @pytest.mark.parametrize("fault", [None, *PLANTED])
-def test_a_planted_fault_is_seen(monkeypatch, kind, fault) -> None:
+def test_a_planted_fault_is_seen(monkeypatch, kind, fault):
     if fault:
         monkeypatch.setattr(*PLANTED[fault])
     assert drafts_of(kind, LONG) == (fault is None)
@@ -246,10 +156,9 @@ def test_a_planted_fault_is_seen(monkeypatch, kind, fault) -> None:
 
 @pytest.mark.parametrize("kind", DRAFTERS)
 @pytest.mark.parametrize(("name", "wrong"), [("normalize", without_the_norm), ("embed", token_before)])
-def test_a_fault_in_what_is_the_targets(monkeypatch, kind, name, wrong) -> None:
+def test_a_fault_in_what_is_the_targets(monkeypatch, kind, name, wrong):
     """Of the two that are compared, only one has it."""
-    engine = fresh_engine()
-    recorder, told = beside(engine, kind)
+    engine, recorder, told = beside(kind)
     monkeypatch.setattr(recorder.inner._parts, name, wrong.__get__(recorder.inner._parts))
     told._parts = TargetParts(engine.network, torch.arange(len(told._ids)))
     written(engine, recorder, [LONG], [NoneDrafter()], [SamplingParams(0.0, max_tokens=6)], StepMachine)
@@ -257,7 +166,7 @@ def test_a_fault_in_what_is_the_targets(monkeypatch, kind, name, wrong) -> None:
         agree(told, recorder)
 
 
-def test_a_head_sees_the_newest_positions_of_a_long_text() -> None:
+def test_a_head_sees_the_newest_positions_of_a_long_text():
     """More than a window of them: what lies before it changes nothing, what lies in it does."""
     engine = torch_engine.load(
         str(model_path("tiny")), device="cpu", dtype="float64", kv_tokens=800, numerics="fast"
@@ -280,9 +189,8 @@ def test_a_head_sees_the_newest_positions_of_a_long_text() -> None:
 
 
 @pytest.mark.parametrize("kind", DRAFTERS)
-def test_a_head_that_fails_costs_drafts_only(monkeypatch, reference, kind, caplog) -> None:
-    engine = fresh_engine()
-    recorder, _ = beside(engine, kind)
+def test_a_head_that_fails_costs_drafts_only(monkeypatch, reference, kind, caplog):
+    engine, recorder, _ = beside(kind)
     monkeypatch.setattr(recorder.inner._head, "read", lambda *_: 1 / 0)
     prompt = tuple(reference.encode(PROMPTS[0]))
     params = SamplingParams(temperature=0.0, max_tokens=6)
@@ -302,20 +210,16 @@ def trained(tmp_path: Path) -> HeadFile:
     return own
 
 
-class Vocabulary(FakeText):
-    fingerprint = "of tiny"
-
-
 def target(engine=None, text=None) -> ServedModel:
     return ServedModel("tiny", engine or fresh_engine(), text or Vocabulary())
 
 
-def test_a_head_is_loaded_beside_its_target(trained: HeadFile) -> None:
+def test_a_head_is_loaded_beside_its_target(trained):
     drafter = attach.specformer(ServeConfig(model="tiny", draft_model=str(trained.folder)), target())
     assert isinstance(drafter, PlaceDrafter) and drafter.reads_blocks and not drafter.needs_kv
 
 
-def test_heads_that_do_not_belong_here_are_refused(trained: HeadFile, tmp_path: Path) -> None:
+def test_heads_that_do_not_belong_here_are_refused(trained, tmp_path):
     config = ServeConfig(model="tiny", draft_model=str(trained.folder))
     with pytest.raises(UsageError, match="--engine torch"):
         attach.specformer(config, target(FakeEngine()))
@@ -351,9 +255,8 @@ def expected() -> list[int]:
 
 
 @pytest.mark.parametrize("kind", DRAFTERS)
-async def test_after_a_prefix_hit(kind: str, expected: list[int]) -> None:
-    engine = fresh_engine()
-    recorder, told = beside(engine, kind)
+async def test_after_a_prefix_hit(kind, expected):
+    engine, recorder, told = beside(kind)
     async with running(engine, drafter=recorder, policy=FOUR) as network:
         first = await ask(network, LONG, NoneDrafter(), WARM)
         loop = network.manager.loop
@@ -367,9 +270,8 @@ async def test_after_a_prefix_hit(kind: str, expected: list[int]) -> None:
 
 
 @pytest.mark.parametrize("kind", DRAFTERS)
-async def test_over_a_link_that_loses_streams(kind: str, expected: list[int]) -> None:
-    engine = fresh_engine()
-    recorder, told = beside(engine, kind)
+async def test_over_a_link_that_loses_streams(kind, expected):
+    engine, recorder, told = beside(kind)
     weather = Weather(loss=0.3, duplicate=0.1, reorder=0.2, seed=7)
     async with running(engine, drafter=recorder, policy=FOUR, weather=weather) as network:
         assert list((await ask(network, LONG, NoneDrafter(), WARM, patience=IMPATIENT)).tokens) == expected
@@ -377,10 +279,9 @@ async def test_over_a_link_that_loses_streams(kind: str, expected: list[int]) ->
 
 
 @pytest.mark.parametrize("kind", DRAFTERS)
-async def test_on_another_server_the_head_reads_all_of_the_text(kind: str, expected: list[int]) -> None:
+async def test_on_another_server_the_head_reads_all_of_the_text(kind, expected):
     """What a device sends to a server that takes over: prompt, what is committed, and the same seed."""
-    engine = fresh_engine()
-    recorder, told = beside(engine, kind)
+    engine, recorder, told = beside(kind)
     async with running(engine, drafter=recorder, policy=FOUR) as network:
         assert (
             list((await ask(network, LONG, NoneDrafter(), WARM, committed=tuple(expected[:5]))).tokens)[-7:]

@@ -1,7 +1,5 @@
 """A head's two files: what is saved is what is loaded, and no damaged or false file is."""
 
-from __future__ import annotations
-
 import json
 import resource
 from collections.abc import Callable
@@ -59,7 +57,7 @@ def saved(tmp_path: Path) -> HeadFile:
 
 
 @pytest.mark.parametrize("kind", HEADS.names())
-def test_what_is_saved_is_what_is_loaded(tmp_path: Path, kind: str) -> None:
+def test_what_is_saved_is_what_is_loaded(tmp_path, kind):
     taps, markov = (SHAPE.taps, 3) if kind == "specformer" else ((2,), 0)
     own = made(tmp_path, replace(SHAPE, kind=kind, taps=taps, markov=markov))
     found = load(tmp_path)
@@ -86,7 +84,7 @@ def of_groups(folder: Path) -> HeadFile:
     return own
 
 
-def test_four_bits_take_half_the_room_and_come_close(tmp_path: Path) -> None:
+def test_four_bits_take_half_the_room_and_come_close(tmp_path):
     own = of_groups(tmp_path)
     tensors, found = load_file(tmp_path / WEIGHTS), load(tmp_path).head.state_dict()
     assert {tensors[name].dtype for name in (A_MATRIX, "inner.up.weight")} == {torch.uint8}
@@ -102,7 +100,7 @@ def test_four_bits_take_half_the_room_and_come_close(tmp_path: Path) -> None:
 
 
 @torch.no_grad()
-def test_a_group_of_zeros_is_one_in_four_bits(tmp_path: Path) -> None:
+def test_a_group_of_zeros_is_one_in_four_bits(tmp_path):
     own = of_groups(tmp_path)
     own.head.get_parameter(A_MATRIX)[3] = 0
     save(own, bits=4)
@@ -110,7 +108,7 @@ def test_a_group_of_zeros_is_one_in_four_bits(tmp_path: Path) -> None:
     assert found[3].eq(0).all() and found[4].ne(0).any()
 
 
-def test_a_loaded_head_is_saved_as_it_was(saved: HeadFile, tmp_path: Path) -> None:
+def test_a_loaded_head_is_saved_as_it_was(saved, tmp_path):
     """Rounding what is rounded changes nothing."""
     again = replace(load(saved.folder), folder=tmp_path / "again")
     save(again)
@@ -119,7 +117,7 @@ def test_a_loaded_head_is_saved_as_it_was(saved: HeadFile, tmp_path: Path) -> No
     assert (again.folder / ABOUT).read_text() == (saved.folder / ABOUT).read_text()
 
 
-def test_a_loaded_head_does_not_change_with_its_file(saved: HeadFile) -> None:
+def test_a_loaded_head_does_not_change_with_its_file(saved):
     """Somebody copies another one over it while a server runs; a shorter one would even end the process."""
     found, path = load(saved.folder), saved.folder / WEIGHTS
     before = {name: weight.clone() for name, weight in found.head.state_dict().items()}
@@ -130,7 +128,7 @@ def test_a_loaded_head_does_not_change_with_its_file(saved: HeadFile) -> None:
 
 
 @torch.no_grad()
-def test_a_row_of_zeros_is_one(saved: HeadFile) -> None:
+def test_a_row_of_zeros_is_one(saved):
     saved.head.get_parameter(A_MATRIX)[3] = 0
     save(saved)
     found = load(saved.folder).head.get_parameter(A_MATRIX)
@@ -145,7 +143,7 @@ def refused(folder: Path, said: str | None, file: str, error: type[Exception] = 
     assert "\n" not in str(caught.value)
 
 
-def test_files_that_are_missing(saved: HeadFile, tmp_path: Path) -> None:
+def test_files_that_are_missing(saved, tmp_path):
     (saved.folder / WEIGHTS).unlink()
     refused(saved.folder, "lacks its weights", WEIGHTS, NotFound)
     (saved.folder / ABOUT).unlink()
@@ -167,7 +165,7 @@ def test_files_that_are_missing(saved: HeadFile, tmp_path: Path) -> None:
         (b'{"format": 1, "shape": [3]}', "not that of a head"),
     ],
 )
-def test_a_description_that_is_none(saved: HeadFile, text: bytes, said: str) -> None:
+def test_a_description_that_is_none(saved, text, said):
     (saved.folder / ABOUT).write_bytes(text)
     refused(saved.folder, said, ABOUT)
 
@@ -194,13 +192,13 @@ def described(folder: Path, **changes: object) -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), FALSE_SHAPES, ids=str)
-def test_a_shape_that_is_none(saved: HeadFile, name: str, value: object) -> None:
+def test_a_shape_that_is_none(saved, name, value):
     described(saved.folder, **{name: value})
     refused(saved.folder, None, ABOUT)
 
 
 @pytest.mark.parametrize("name", ["taps", "kind", *SIZES])
-def test_a_shape_that_lacks_something(saved: HeadFile, name: str) -> None:
+def test_a_shape_that_lacks_something(saved, name):
     about = json.loads((saved.folder / ABOUT).read_text())
     del about["shape"][name]
     (saved.folder / ABOUT).write_text(json.dumps(about))
@@ -209,7 +207,7 @@ def test_a_shape_that_lacks_something(saved: HeadFile, name: str) -> None:
 
 @pytest.mark.parametrize("power", [5, 8, 18, 40])
 @pytest.mark.parametrize("name", [name for name in SIZES if name not in ("heads", "kv_heads")])
-def test_a_huge_shape_takes_no_memory(saved: HeadFile, name: str, power: int) -> None:
+def test_a_huge_shape_takes_no_memory(saved, name, power):
     """The weights say how large the head is."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     described(saved.folder, **{name: 10**power})
@@ -218,7 +216,7 @@ def test_a_huge_shape_takes_no_memory(saved: HeadFile, name: str, power: int) ->
 
 
 @pytest.mark.parametrize("kept", [0, 4, 200, -1])
-def test_weights_that_were_cut(saved: HeadFile, kept: int) -> None:
+def test_weights_that_were_cut(saved, kept):
     path = saved.folder / WEIGHTS
     path.write_bytes(path.read_bytes()[:kept])
     refused(saved.folder, "cannot be read", WEIGHTS)
@@ -262,7 +260,7 @@ FALSE_WEIGHTS: dict[str, tuple[Callable[[Tensors], object], str]] = {
 
 
 @pytest.mark.parametrize("fault", FALSE_WEIGHTS)
-def test_weights_that_do_not_fit(saved: HeadFile, fault: str) -> None:
+def test_weights_that_do_not_fit(saved, fault):
     plant, said = FALSE_WEIGHTS[fault]
     path = saved.folder / WEIGHTS
     tensors = {name: tensor.clone() for name, tensor in load_file(path).items()}
@@ -273,14 +271,8 @@ def test_weights_that_do_not_fit(saved: HeadFile, fault: str) -> None:
 
 FALSE_FOURS: dict[str, tuple[Callable[[Tensors], object], str]] = {
     "scales are missing": (lambda tensors: tensors.pop(A_MATRIX + SCALES), A_MATRIX),
-    "a group is missing": (
-        changed(A_MATRIX, lambda found: found[:, GROUP // 2 :]),
-        "groups",
-    ),
-    "scales of rows": (
-        changed(A_MATRIX + SCALES, lambda found: found[:, 0]),
-        A_MATRIX,
-    ),
+    "a group is missing": (changed(A_MATRIX, lambda found: found[:, GROUP // 2 :]), "groups"),
+    "scales of rows": (changed(A_MATRIX + SCALES, lambda found: found[:, 0]), A_MATRIX),
     "no rows": (changed(A_MATRIX + SCALES, lambda found: found[0, 0]), A_MATRIX),
     "scales of float32": (changed(A_MATRIX + SCALES, Tensor.float), "groups"),
     "an infinite scale": (with_number(A_MATRIX + SCALES, float("inf")), A_MATRIX),
@@ -288,7 +280,7 @@ FALSE_FOURS: dict[str, tuple[Callable[[Tensors], object], str]] = {
 
 
 @pytest.mark.parametrize("fault", FALSE_FOURS)
-def test_four_bits_that_do_not_fit(tmp_path: Path, fault: str) -> None:
+def test_four_bits_that_do_not_fit(tmp_path, fault):
     plant, said = FALSE_FOURS[fault]
     own = of_groups(tmp_path)
     tensors = {name: tensor.clone() for name, tensor in load_file(own.folder / WEIGHTS).items()}
@@ -297,7 +289,7 @@ def test_four_bits_that_do_not_fit(tmp_path: Path, fault: str) -> None:
     refused(own.folder, said, WEIGHTS)
 
 
-def test_an_id_that_the_target_does_not_have_is_refused(tmp_path: Path) -> None:
+def test_an_id_that_the_target_does_not_have_is_refused(tmp_path):
     """It has the right vocabulary, but an embedding of fewer ids."""
     engine = torch_engine.load(str(model_path("tiny")), device="cpu", kv_tokens=160)
     config = engine.network.config

@@ -1,8 +1,6 @@
 """Draft heads as networks: who sees what, in training and in a server alike."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -53,7 +51,7 @@ def same(one: Tensor, other: Tensor) -> bool:
 
 
 @pytest.mark.parametrize("kind", HEADS.names())
-def test_a_draft_sees_its_text_up_to_its_row(kind: str) -> None:
+def test_a_draft_sees_its_text_up_to_its_row(kind):
     head, rows = random_head(kind), [12]
     hidden, token = states(TEXT, len(random_head(kind).shape.taps)), states(1, 1)[:, 0]
     found = drafted(head, hidden, rows, token)
@@ -64,7 +62,7 @@ def test_a_draft_sees_its_text_up_to_its_row(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", HEADS.names())
-def test_a_draft_does_not_depend_on_those_beside_it(kind: str) -> None:
+def test_a_draft_does_not_depend_on_those_beside_it(kind):
     head = random_head(kind)
     hidden, tokens = states(TEXT, len(head.shape.taps)), states(4, 1)[:, 0]
     rows = [3, 9, 9, 27]  # two of them from the same row, after different tokens
@@ -75,7 +73,7 @@ def test_a_draft_does_not_depend_on_those_beside_it(kind: str) -> None:
     assert not same(together[1], together[2])
 
 
-def test_all_places_of_a_draft_see_one_another() -> None:
+def test_all_places_of_a_draft_see_one_another():
     """Also later ones, and alike: places have no order but what their inputs have."""
     head = random_head("specformer")
     assert isinstance(head, SpecFormerHead)
@@ -92,7 +90,7 @@ def test_all_places_of_a_draft_see_one_another() -> None:
     assert same(turned.flip(1), found)
 
 
-def test_all_frames_of_a_draft_see_one_another() -> None:
+def test_all_frames_of_a_draft_see_one_another():
     head, row = random_head("ctc"), [12]
     assert isinstance(head, CtcHead)
     hidden, token = states(TEXT, 1), states(1, 1)[:, 0]
@@ -106,7 +104,7 @@ def test_all_frames_of_a_draft_see_one_another() -> None:
 
 
 @pytest.mark.parametrize("kind", HEADS.names())
-def test_only_distances_between_positions_matter(kind: str) -> None:
+def test_only_distances_between_positions_matter(kind):
     """A window is a piece of a text: where it stands changes nothing."""
     head = random_head(kind)
     hidden, token, row = states(TEXT, len(head.shape.taps)), states(1, 1)[:, 0], torch.tensor([20])
@@ -179,9 +177,7 @@ def of_blocks(context: Context, sizes: list[int], rows: list[list[int]]) -> Atte
 
 @pytest.mark.parametrize("with_own", [False, True])
 @pytest.mark.parametrize("attention", [of_windows, of_blocks])
-def test_attention_is_that_of_one_row_after_the_other(
-    attention: Callable[..., Attention], with_own: bool
-) -> None:
+def test_attention_is_that_of_one_row_after_the_other(attention, with_own):
     """Of windows in training, of KV blocks in a server; with own keys each draft sees its own, and no other's."""
     sizes, rows = [18, 40, 33], [[0, 5, 17], [39], [15, 16, 32, 3]]
     context = context_of(sum(sizes), seed=3)
@@ -208,7 +204,7 @@ def random_bias(vocabulary: int) -> MarkovBias:
 
 
 @torch.no_grad()
-def test_a_chain_with_a_bias_is_made_token_by_token() -> None:
+def test_a_chain_with_a_bias_is_made_token_by_token():
     bias, logits, previous = random_bias(7), torch.randn(5, 6, 7), torch.tensor([3, -1, 0, 6, -1])
     found = greedy_chain(logits, previous, bias)
     for draft, newest in enumerate(previous.tolist()):
@@ -223,13 +219,13 @@ def test_a_chain_with_a_bias_is_made_token_by_token() -> None:
 
 
 @torch.no_grad()
-def test_after_what_cannot_be_drafted_there_is_no_bias() -> None:
+def test_after_what_cannot_be_drafted_there_is_no_bias():
     found = random_bias(7)(torch.tensor([[2, -1]]))
     assert found.shape == (1, 2, 7) and found[0, 1].eq(0).all() and found[0, 0].ne(0).all()
 
 
 @torch.no_grad()
-def test_frames_of_ctc_have_a_blank_behind_the_ids() -> None:
+def test_frames_of_ctc_have_a_blank_behind_the_ids():
     logits, normed = torch.randn(2, 5, 11, dtype=torch.float64), states(2, 5)
     ctc = random_head("ctc")
     assert isinstance(ctc, CtcHead)
@@ -238,7 +234,7 @@ def test_frames_of_ctc_have_a_blank_behind_the_ids() -> None:
     assert same(found[1, 2, -1], normed[1, 2] @ ctc.blank + ctc.blank_bias[0])
 
 
-def test_a_bias_and_a_blank_exclude_each_other() -> None:
+def test_a_bias_and_a_blank_exclude_each_other():
     with pytest.raises(UnsupportedModel, match="markov must be 0"):
         random_head("ctc", markov=4)
     assert isinstance(random_head("specformer", markov=4).markov, MarkovBias)

@@ -1,7 +1,5 @@
 """What grammars hold of JSON schemas: the rest is named, what is held can always end, and keeps to the schema."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import random

@@ -1,11 +1,8 @@
 """A relay over fakes: the text is the top target's, whatever the relay's model says."""
 
-from __future__ import annotations
-
 import asyncio
-import random
 import threading
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -21,20 +18,11 @@ from opensled.wire import codec
 from relay.survival import Survival
 from relay.uplink import VettedBlocks
 from relay.vetting import Vetting
-from tests.fakes import (
-    EOS,
-    POISON,
-    VOCAB,
-    FakeEngine,
-    OracleDrafter,
-    Weather,
-    continuation,
-    next_token,
-)
+from tests.fakes import EOS, POISON, FakeEngine, OracleDrafter, Weather, continuation
 from tests.system import CALM, ask, until
 from tests.table_target import TableDrafter, TableEngine
 from tests.test_penalties import CASES, LENGTH, PROMPT, params_of, reference
-from tests.three_tiers import IMPATIENT, relaying, tiers
+from tests.three_tiers import IMPATIENT, errs, relaying, tiers
 from verify_server.admission.session_manager import SessionLimits
 from verify_server.kv.blocks import BlockPool, BlockTable
 from verify_server.round.sequence import Sequence
@@ -42,17 +30,6 @@ from verify_server.round.sequence import Sequence
 STORM = Weather(loss=0.3, duplicate=0.1, reorder=0.2, seed=5)
 GREEDY = SamplingParams(temperature=0, max_tokens=40)
 LONG = SamplingParams(temperature=0, max_tokens=120)
-
-
-def errs(share, seed=0):
-    """A target that is another one than `next_token` at a share of all contexts."""
-
-    def token(context):
-        own = next_token(context)
-        lot = random.Random(hash((seed, tuple(context)))).random()
-        return own if lot >= share else 1 + (own + 3) % (VOCAB - 3)
-
-    return token
 
 
 @pytest.mark.parametrize(
@@ -110,50 +87,12 @@ def answers_of(count=4, *, top=None, middle=None, params=GREEDY, acceptance=0.7,
     return asyncio.run(scenario())
 
 
-@dataclass
-class Gate(FakeEngine):
-    """Opens another engine with its step number `opens`, or waits for that."""
-
-    opened: threading.Event = field(default_factory=threading.Event)
-    waits: bool = False
-    opens: int = 1
-
-    def forward(self, segments):
-        if self.waits:
-            assert self.opened.wait(60)
-        if len(self.batches) + 1 >= self.opens:
-            self.opened.set()
-        return super().forward(segments)
-
-
-@dataclass
-class Slower(FakeEngine):
-    """Waits before each step for one of the relay's, 20 ms at most: a target without cost writes all by itself."""
-
-    relay: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
-
-    def forward(self, segments):
-        self.relay.acquire(timeout=0.02)
-        return super().forward(segments)
-
-
-@dataclass
-class Counted(FakeEngine):
-    """Tells a `Slower` of each step."""
-
-    steps: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
-
-    def forward(self, segments):
-        self.steps.release()
-        return super().forward(segments)
-
-
 def test_a_relay_that_agrees_saves_the_target_its_steps():
     """The target waits until the relay has vetted a block: else it may have written all before that."""
-    middle = Gate(opens=4)
-    answers, _, top = answers_of(
-        1, top=Gate(opened=middle.opened, waits=True), middle=middle, params=LONG, block=8
-    )
+    begun, middle = threading.Event(), FakeEngine()
+    middle.before = lambda segments: len(middle.batches) >= 3 and begun.set()
+    top = FakeEngine(before=lambda segments: begun.wait(60))
+    answers, _, top = answers_of(1, top=top, middle=middle, params=LONG, block=8)
     assert len(answers[0].tokens) == 120
     assert top.steps < 120 / 3  # blocks of 8 and their bonus tokens, but for the first steps
     assert top.drafts.accepted > 0.5 * 120
@@ -166,8 +105,10 @@ def test_a_relay_that_is_always_wrong_costs_no_more_steps_than_decoding():
 
 
 async def test_what_is_confirmed_and_taken_back_is_counted():
-    middle = Counted(target=errs(0.3))
-    top = Slower(relay=middle.steps)
+    # A target without cost would write all by itself: it waits for one of the relay's steps, 20 ms at most
+    steps = threading.Semaphore(0)
+    middle = FakeEngine(target=errs(0.3), before=lambda segments: steps.release())
+    top = FakeEngine(before=lambda segments: steps.acquire(timeout=0.02))
     async with tiers(top, middle, block=3) as (network, relay, _):
         await ask(network, [3, 1, 4], OracleDrafter(0.7), LONG)
         found = {each.name: each.read() for each in relay.metrics}
@@ -406,15 +347,9 @@ SHORT = [3, 1, 4]
 TEXT = continuation(SHORT, 40)
 
 
-@dataclass
-class EndingEngine(FakeEngine):
-    """A target with further ends."""
-
-    ends: tuple[int, ...] = ()
-
-    @property
-    def info(self):
-        return replace(super().info, eos_ids=(EOS, *self.ends))
+def ending(place, **more):
+    """A target with a further end."""
+    return FakeEngine(facts={"eos_ids": (EOS, TEXT[place])}, **more)
 
 
 def answer(top, middle):
@@ -428,14 +363,14 @@ def answer(top, middle):
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("place", [0, 3, 8, 21])
 def test_an_end_of_the_relays_model_alone_ends_nothing(place, share):
-    found = answer(FakeEngine(), EndingEngine(ends=(TEXT[place],), target=errs(share)))
+    found = answer(FakeEngine(), ending(place, target=errs(share)))
     assert list(found.tokens) == TEXT and found.finish_reason == "length"
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("place", [0, 3, 8, 21])
 def test_an_end_of_the_top_target_alone_ends_the_answer(place, share):
-    found = answer(EndingEngine(ends=(TEXT[place],)), FakeEngine(target=errs(share)))
+    found = answer(ending(place), FakeEngine(target=errs(share)))
     assert list(found.tokens) == TEXT[: TEXT.index(TEXT[place]) + 1] and found.finish_reason == "eos"
 
 

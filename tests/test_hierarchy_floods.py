@@ -2,8 +2,6 @@
 share.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from contextlib import asynccontextmanager

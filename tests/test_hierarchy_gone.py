@@ -19,8 +19,7 @@ from tests.fakes import FakeEngine, continuation
 from tests.outages import INFO, LostStream, Outages
 from tests.serving import PROMPT
 from tests.system import until
-from tests.test_hierarchy import errs
-from tests.three_tiers import relaying, tiers
+from tests.three_tiers import errs, relaying, tiers
 
 LENGTH = 60
 TASK = Task(PROMPT, SamplingParams(temperature=0.0, max_tokens=LENGTH))
@@ -119,10 +118,7 @@ async def test_without_the_target_a_relay_vets_as_far_as_its_mode_allows_and_the
 
 async def test_without_the_target_a_relay_writes_alone_for_a_device_that_takes_that():
     options = {"offline": LOCAL_ONLY, "patience": BRIEF}
-    async with (
-        three(**options) as (network, relay, upper),
-        device(network, takes_unverified=True) as made,
-    ):
+    async with three(**options) as (network, relay, upper), device(network, takes_unverified=True) as made:
         chunks = await read(made, each=outage(upper, 10))
         ids, origins = ids_of(chunks), origins_of(chunks)
         verified = origins.index("relay")

@@ -2,8 +2,6 @@
 after all; other sequences notice nothing, and nothing is left behind.
 """
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -16,21 +14,16 @@ from opensled.core.messages import Failure, Limits, Open, Opened, SamplingParams
 from opensled.wire import codec
 from tests.fakes import EOS, VOCAB, FakeEngine, OracleDrafter, continuation
 from tests.system import ask, until
-from tests.test_hierarchy import errs
-from tests.three_tiers import tiers
+from tests.three_tiers import errs, tiers
 
 LIED_ABOUT, HONEST = (7, 7, 7), ((3, 1, 4), (1, 5, 9))
 GREEDY = SamplingParams(temperature=0, max_tokens=40)
 HASTY = RetryPolicy(silence=5.0, first_retry=0.0, slowest_retry=0.001, first_open=1.0, give_up=5.0)
 
 
-@dataclass
-class StrictEngine(FakeEngine):
+def refuse_wrong_ids(segments):
     """As a real engine does it, a step with an id that is none fails for all of its sequences."""
-
-    def forward(self, segments):
-        assert all(token < VOCAB for segment in segments for token in segment.tokens)
-        return super().forward(segments)
+    assert all(token < VOCAB for segment in segments for token in segment.tokens)
 
 
 @dataclass
@@ -74,7 +67,7 @@ def end_of(verdict):
 @asynccontextmanager
 async def lying(lie, share=0.3):
     """See `tiers`; the server above lies to the relay."""
-    middle = StrictEngine(target=errs(share))
+    middle = FakeEngine(target=errs(share), before=refuse_wrong_ids)
     async with tiers(FakeEngine(), middle, patience=HASTY) as (network, relay, upper):
 
         def connect(address=""):

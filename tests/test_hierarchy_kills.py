@@ -45,10 +45,7 @@ async def test_every_tier_is_killed_in_mid_answer(kills):
         assert ids_of(await read(made, task)) == EXPECTED[:24]
 
     answered = 0
-    async with (
-        three(patience=PATIENT) as (network, _, upper),
-        device(network, patience=PATIENT) as made,
-    ):
+    async with three(patience=PATIENT) as (network, _, upper), device(network, patience=PATIENT) as made:
         readers: set[asyncio.Task] = set()
         nemesis = Nemesis(network, upper, readers)
         while min(nemesis.kills.values()) < kills or answered <= kills / 5:

@@ -6,8 +6,8 @@ import pytest
 
 from opensled.models.store import model_path
 from tests.fakes import Weather
+from tests.lossless import STORM, cases, check, factory, rarely
 from tests.system import ask
-from tests.test_lossless import STORM, cases, check, factory, rarely
 from tests.three_tiers import IMPATIENT, tiers
 from verify_server.engine.torch.torch_engine import load
 

@@ -6,7 +6,6 @@ import openai
 import pytest
 
 from lab.testbed.processes import Process
-from lab.testbed.reference import Reference
 from opensled.models.store import model_path
 from tests.test_processes import STORY, client_of, edge, serve
 from tests.tiny_models import random_model
@@ -30,11 +29,6 @@ def relay(upstream, *more, address="127.0.0.1:0"):
 def above():
     with serve() as process:
         yield process.wait_ready()
-
-
-@pytest.fixture(scope="module")
-def reference():
-    return Reference(model_path("tiny"))
 
 
 def asked(device):

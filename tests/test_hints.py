@@ -1,7 +1,5 @@
 """Hints over the whole system: a server that changes its mind all the time, and devices that obey over any link."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from dataclasses import replace

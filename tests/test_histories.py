@@ -1,7 +1,5 @@
 """What nothing here reads of a history becomes a line of text, by every API; what the user has just said is refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -72,8 +72,7 @@ def test_a_pipe_and_the_api_get_the_text_as_it_is(connected, monkeypatch):
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     assert command.generate(GenerateConfig(prompt="Hi")) == 0
     assert sys.stdout.getvalue() == EVIL + "\n"
-    answer = call(HostileDevice(EVIL), body=chat()).json()
-    assert answer["choices"][0]["message"]["content"] == EVIL
+    assert call(HostileDevice(EVIL), body=chat()).json()["choices"][0]["message"]["content"] == EVIL
 
 
 def test_an_error_of_a_server(connected, capsys):

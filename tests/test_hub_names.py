@@ -1,7 +1,5 @@
 """Names on a hub, and what the names of GGUF files tell."""
 
-from __future__ import annotations
-
 import pytest
 
 from edge_client.device.config import EdgeConfig

@@ -1,13 +1,9 @@
 """`opensled pull ORG/REPO[:QUANT]` from a hub on localhost that speaks over real HTTP."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
 import shutil
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -22,20 +18,12 @@ from tests.hub_server import (
     OLDER,
     Q4,
     Q8,
-    HubServer,
     complaint,
     files,
     folder,
-    prepared,
     pull,
 )
-
-
-@pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
-    with prepared(tmp_path, monkeypatch) as server:
-        yield server
-
+from tests.hub_server import hub as hub
 
 # Listings of mirrors
 

@@ -1,24 +1,15 @@
 """What `opensled pull` says of hubs that refuse, that cannot be reached, and that lie; and of this machine's limits."""
 
-from __future__ import annotations
-
 import errno
 import json
 import shutil
 from collections import namedtuple
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from opensled.models import download, hub_client
-from tests.hub_server import FOLDER, NAME, OLDER, HubServer, complaint, files, folder, prepared, pull, running
-
-
-@pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
-    with prepared(tmp_path, monkeypatch) as server:
-        yield server
+from tests.hub_server import FOLDER, NAME, OLDER, complaint, files, folder, pull, running
+from tests.hub_server import hub as hub
 
 
 def test_a_gated_repository_says_how_to_give_a_token(hub, capsys, monkeypatch):
@@ -93,8 +84,7 @@ def test_a_full_disk_before_and_in_the_middle(hub, capsys, monkeypatch):
 
     monkeypatch.setattr(download._Content, "write", full)
     assert pull(f"{NAME}:Q4_K_M") == 1
-    line = complaint(capsys)
-    assert "make room, or name another folder in OPENSLED_CACHE_DIR" in line
+    assert "make room, or name another folder in OPENSLED_CACHE_DIR" in complaint(capsys)
 
 
 def test_two_pulls_of_a_repository_at_once(hub, capsys):

@@ -1,7 +1,5 @@
 """A device drafts behind pictures without reading them: placeholders are skipped, positions stay positions."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 

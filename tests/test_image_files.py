@@ -1,7 +1,5 @@
 """Pictures of strangers: what a device refuses unread, and what the server refuses of a file that it decodes."""
 
-from __future__ import annotations
-
 import base64
 import struct
 import zlib

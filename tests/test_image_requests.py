@@ -1,7 +1,5 @@
 """Pictures in the requests of the APIs: which forms are read, and what is refused, by which name."""
 
-from __future__ import annotations
-
 import base64
 import json
 from urllib.parse import quote

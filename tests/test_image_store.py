@@ -1,7 +1,5 @@
 """What a server keeps of pictures: by tenant, within limits, seen once; and what a flood of them does to others."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import threading

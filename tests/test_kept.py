@@ -1,7 +1,5 @@
 """Text that a server keeps: of whom, and what; and that no sequence waits for it."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time
@@ -62,7 +60,7 @@ def served(store: KeptStore, token: str) -> list[int]:
     return asyncio.run(main())
 
 
-def test_a_text_of_a_tenant_that_agreed_is_kept_and_can_be_learned_from(tmp_path: Path):
+def test_a_text_of_a_tenant_that_agreed_is_kept_and_can_be_learned_from(tmp_path):
     store = KeptStore(tmp_path / "kept")
     tokens = served(store, "token-a")
     [path] = store.folder_of("a").glob("*.npz")
@@ -74,13 +72,13 @@ def test_a_text_of_a_tenant_that_agreed_is_kept_and_can_be_learned_from(tmp_path
     assert int(batch_of([kept]).asked.sum()) == GREEDY.max_tokens
 
 
-def test_nothing_is_written_for_a_tenant_that_did_not_agree(tmp_path: Path):
+def test_nothing_is_written_for_a_tenant_that_did_not_agree(tmp_path):
     store = KeptStore(tmp_path / "kept")
     served(store, "token-b")
     assert list(store.folder.rglob("*")) == []
 
 
-def test_the_token_file_says_who_agreed(tmp_path: Path):
+def test_the_token_file_says_who_agreed(tmp_path):
     file = tmp_path / "tokens"
     file.write_text("t1 alice keep=1\nt2 bob\n")
     file.chmod(0o600)
@@ -88,7 +86,7 @@ def test_the_token_file_says_who_agreed(tmp_path: Path):
     assert [tenants.limits_of(name).keep for name in ("alice", "bob")] == [1, 0]
 
 
-def test_drafts_do_not_change_what_is_kept(tmp_path: Path):
+def test_drafts_do_not_change_what_is_kept(tmp_path):
     """Accepted chains and single tokens, rejected drafts: one row for each committed token, in their order."""
     store = KeptStore(tmp_path / "kept")
 
@@ -112,7 +110,7 @@ def tiny():
     return ENGINES.get("torch")(ServeConfig(model="tiny", numerics="fast", kv_tokens=2048, threads=1))
 
 
-async def test_guided_answers_are_not_kept_and_others_hold_the_targets_probabilities(tmp_path: Path, tiny):
+async def test_guided_answers_are_not_kept_and_others_hold_the_targets_probabilities(tmp_path, tiny):
     store = KeptStore(tmp_path / "kept")
     prompt = tiny.text.encode("def area(")
     params = SamplingParams(temperature=0.0, max_tokens=6)
@@ -166,7 +164,7 @@ def knowing_chain(known: list[int]) -> OracleDrafter:
     [(knowing_chain, 0, 0.0), (KnowingTree, 12, 0.0), (KnowingTree, 12, 0.8)],
 )
 async def test_accepted_drafts_have_the_rows_that_plain_decoding_has(
-    tmp_path: Path, tiny, drafter, tree: int, temperature: float
+    tmp_path, tiny, drafter, tree, temperature
 ):
     """And not those of a rejected branch: context ids and probabilities are the same."""
     store = KeptStore(tmp_path / "kept")
@@ -218,7 +216,7 @@ class StuckStore(KeptStore):
         return super().write(text, vocabulary)
 
 
-def test_a_slow_disk_loses_texts_and_delays_nobody(tmp_path: Path, monkeypatch):
+def test_a_slow_disk_loses_texts_and_delays_nobody(tmp_path, monkeypatch):
     monkeypatch.setattr("adapt.kept.keeper.WAITING", 4)
     store = StuckStore(tmp_path)
     keeper = TextKeeper(store, WORDS)
@@ -232,7 +230,7 @@ def test_a_slow_disk_loses_texts_and_delays_nobody(tmp_path: Path, monkeypatch):
     assert keeper.counts["kept"] == 50 - keeper.counts["dropped"]
 
 
-def test_a_full_disk_ends_neither_the_thread_nor_a_sequence(tmp_path: Path, monkeypatch):
+def test_a_full_disk_ends_neither_the_thread_nor_a_sequence(tmp_path, monkeypatch):
     store = KeptStore(tmp_path / "kept")
 
     def full(path: Path, content: bytes, private: bool = False) -> None:
@@ -246,7 +244,7 @@ def test_a_full_disk_ends_neither_the_thread_nor_a_sequence(tmp_path: Path, monk
     assert keeper.counts == {"kept": 0, "dropped": 0, "refused": 0, "failed": 2}
 
 
-async def test_the_metric_is_there_without_a_keeper(tmp_path: Path):
+async def test_the_metric_is_there_without_a_keeper(tmp_path):
     async with serving() as (manager, _):
         [found] = [each for each in metrics(manager) if each.name == "kept_texts_total"]
         assert found.read() == {}
@@ -265,12 +263,12 @@ async def test_the_metric_is_there_without_a_keeper(tmp_path: Path):
         (ServeConfig(keep_text="kept", tokens="t", replicas=2), "with replicas"),
     ],
 )
-def test_serve_refuses_what_would_keep_nothing_or_could_not_be_deleted(config: ServeConfig, said: str):
+def test_serve_refuses_what_would_keep_nothing_or_could_not_be_deleted(config, said):
     with pytest.raises(UsageError, match=said):
         require_keepable(config)
 
 
-def test_a_folder_that_cannot_be_made_or_that_others_read_is_an_error(tmp_path: Path):
+def test_a_folder_that_cannot_be_made_or_that_others_read_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot be used"):
         keeper_of(ServeConfig(keep_text=str(tmp_path / "file"), tokens="t"), WORDS)

@@ -1,7 +1,5 @@
 """A tenant floods a server that keeps its text: the quota holds, old text goes, and no answer waits for a disk."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import threading
@@ -64,7 +62,7 @@ class Flooded:
         return sum(held.bytes for held in self.store.summarize())
 
 
-def test_the_quota_holds_and_the_neighbour_reads_on(tmp_path: Path) -> None:
+def test_the_quota_holds_and_the_neighbour_reads_on(tmp_path):
     flooded = Flooded(KeptStore(tmp_path / "kept", QUOTA))
     asyncio.run(flooded.run())
     # Between a write and the look at the quota there is one text more.
@@ -73,7 +71,7 @@ def test_the_quota_holds_and_the_neighbour_reads_on(tmp_path: Path) -> None:
     assert flooded.read > 5
 
 
-def test_old_text_goes_while_new_text_comes(tmp_path: Path) -> None:
+def test_old_text_goes_while_new_text_comes(tmp_path):
     store = KeptStore(tmp_path / "kept", seconds=0.2)
     flooded = Flooded(store)
     asyncio.run(flooded.run())
@@ -82,7 +80,7 @@ def test_old_text_goes_while_new_text_comes(tmp_path: Path) -> None:
     assert flooded.counts["kept"] > 40 and store.summarize() == []
 
 
-def test_a_full_disk_stops_no_answer(tmp_path: Path, monkeypatch) -> None:
+def test_a_full_disk_stops_no_answer(tmp_path, monkeypatch):
     """It is full, has room for a moment, and is full again."""
     writes = []
 
@@ -98,7 +96,7 @@ def test_a_full_disk_stops_no_answer(tmp_path: Path, monkeypatch) -> None:
     assert flooded.counts["failed"] > 40 and flooded.read > 5
 
 
-def test_a_deletion_while_it_writes_leaves_nothing_that_had_begun(tmp_path: Path) -> None:
+def test_a_deletion_while_it_writes_leaves_nothing_that_had_begun(tmp_path):
     store, flooded = KeptStore(tmp_path / "kept"), Flooded(KeptStore(tmp_path / "kept"))
     over = threading.Event()
 
@@ -130,7 +128,7 @@ def test_a_deletion_while_it_writes_leaves_nothing_that_had_begun(tmp_path: Path
     assert not list(store.folder.rglob("*.npz"))
 
 
-def test_what_a_killed_server_had_begun_goes(tmp_path: Path) -> None:
+def test_what_a_killed_server_had_begun_goes(tmp_path):
     """It is a part of a text: neither a list nor a quota would ever count it."""
     store = KeptStore(tmp_path / "kept")
     asyncio.run(Flooded(store).run(1))
@@ -143,7 +141,7 @@ def test_what_a_killed_server_had_begun_goes(tmp_path: Path) -> None:
     assert not begun.exists()
 
 
-async def test_a_reader_that_leaves_at_once_leaves_no_text(tmp_path: Path) -> None:
+async def test_a_reader_that_leaves_at_once_leaves_no_text(tmp_path):
     """A flood of openings whose answers nobody waits for: what the target wrote of them is kept, and no more."""
     store = KeptStore(tmp_path / "kept", QUOTA)
     limits = SessionLimits(max_sessions=32, max_draft=8, linger=0.05, tenants=AGREED)
@@ -163,7 +161,7 @@ async def test_a_reader_that_leaves_at_once_leaves_no_text(tmp_path: Path) -> No
         assert tuple(kept.ids) == truth[: len(kept.ids)]
 
 
-def test_very_many_small_texts_cost_the_writer_little(tmp_path: Path, monkeypatch) -> None:
+def test_very_many_small_texts_cost_the_writer_little(tmp_path, monkeypatch):
     """A tenant asks for one token at a time: a look at all its texts must not come with each of them."""
     monkeypatch.setattr("adapt.kept.kept_store.MAX_TEXTS", 640)
     store, looks = KeptStore(tmp_path / "kept", QUOTA * 1000), []
@@ -176,7 +174,7 @@ def test_very_many_small_texts_cost_the_writer_little(tmp_path: Path, monkeypatc
     assert len(looks) <= 1 + 360 / (640 / ROOM) + 1
 
 
-def test_a_flood_costs_its_own_tenant_its_texts(tmp_path: Path, monkeypatch) -> None:
+def test_a_flood_costs_its_own_tenant_its_texts(tmp_path, monkeypatch):
     """The disk is slow; one tenant offers a hundred texts for each one of another."""
     store = StuckStore(tmp_path / "kept")
     keeper = TextKeeper(store, "words")
@@ -191,7 +189,7 @@ def test_a_flood_costs_its_own_tenant_its_texts(tmp_path: Path, monkeypatch) -> 
     assert kept["quiet"] == 10 and sum(kept.values()) == keeper.counts["kept"]
 
 
-def test_old_text_of_others_goes_although_one_tenant_writes_on(tmp_path: Path, monkeypatch) -> None:
+def test_old_text_of_others_goes_although_one_tenant_writes_on(tmp_path, monkeypatch):
     monkeypatch.setattr("adapt.kept.keeper.EXPIRE_S", 0.2)
     store = KeptStore(tmp_path / "kept", seconds=0.3)
     store.write(text("b"), "words")

@@ -1,7 +1,5 @@
 """Kept texts on disk: quota, time to live, who reads them, that deletion deletes; and `opensled kept`."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import stat
@@ -27,7 +25,7 @@ def text(tenant: str = "a", opened: float = 0.0, written: int = 3) -> KeptText:
     return KeptText(tenant, opened, ids, 5, *rows)
 
 
-def test_a_quota_and_a_time_to_live(tmp_path: Path):
+def test_a_quota_and_a_time_to_live(tmp_path):
     now = [1000.0]
     store = KeptStore(tmp_path, 0, 100.0, lambda: now[0])
     store.write(text(), WORDS)
@@ -51,7 +49,7 @@ def test_a_quota_and_a_time_to_live(tmp_path: Path):
     assert not KeptStore(tmp_path, 10).write(text(), WORDS)  # larger than the quota
 
 
-def test_deletion_deletes_also_what_a_server_still_has_in_hand(tmp_path: Path):
+def test_deletion_deletes_also_what_a_server_still_has_in_hand(tmp_path):
     now = [1000.0]
     store = KeptStore(tmp_path, clock=lambda: now[0])
     store.write(text(), WORDS)
@@ -64,7 +62,7 @@ def test_deletion_deletes_also_what_a_server_still_has_in_hand(tmp_path: Path):
     assert [each.tenant for each in store.summarize()] == ["a", "b"]
 
 
-def test_a_deletion_during_a_write_wins(tmp_path: Path, monkeypatch):
+def test_a_deletion_during_a_write_wins(tmp_path, monkeypatch):
     store, other = KeptStore(tmp_path), KeptStore(tmp_path)
     write, begun = module.write_whole, []
 
@@ -81,9 +79,7 @@ def test_a_deletion_during_a_write_wins(tmp_path: Path, monkeypatch):
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["before it is written", "in its midst"])
-def test_what_began_after_a_deletion_is_kept_although_its_folder_still_goes(
-    tmp_path: Path, monkeypatch, fails
-):
+def test_what_began_after_a_deletion_is_kept_although_its_folder_still_goes(tmp_path, monkeypatch, fails):
     store, write, gone = KeptStore(tmp_path), module.write_whole, []
 
     def slow(path: Path, content: bytes, private: bool = False) -> None:
@@ -100,14 +96,14 @@ def test_what_began_after_a_deletion_is_kept_although_its_folder_still_goes(
     assert [(held.tenant, held.texts) for held in store.summarize()] == [("a", 1)]
 
 
-def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path):
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path):
     store = KeptStore(tmp_path / "kept")
     (tmp_path / "kept").rmdir()
     with pytest.raises(FileNotFoundError):
         store.write(text(), WORDS)
 
 
-def test_what_somebody_has_changed_is_listed_expired_and_deleted(tmp_path: Path):
+def test_what_somebody_has_changed_is_listed_expired_and_deleted(tmp_path):
     now = [1000.0]
     store = KeptStore(tmp_path, seconds=100.0, clock=lambda: now[0])
     store.write(text(), WORDS)
@@ -129,7 +125,7 @@ def test_what_somebody_has_changed_is_listed_expired_and_deleted(tmp_path: Path)
         assert not store.write(text(opened=5e9), WORDS), "whenever that was, it was deleted"
 
 
-def test_a_deletion_that_fails_says_so(tmp_path: Path, monkeypatch):
+def test_a_deletion_that_fails_says_so(tmp_path, monkeypatch):
     store = KeptStore(tmp_path)
     store.write(text(), WORDS)
     monkeypatch.setattr(module.shutil, "rmtree", lambda folder, ignore_errors: None)
@@ -137,13 +133,13 @@ def test_a_deletion_that_fails_says_so(tmp_path: Path, monkeypatch):
         store.delete("a")
 
 
-def test_a_look_changes_no_folder(tmp_path: Path):
+def test_a_look_changes_no_folder(tmp_path):
     tmp_path.chmod(0o755)
     assert cli.main(["kept", "list", "--keep-text", str(tmp_path)]) == 0
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
 
 
-def test_the_commands(tmp_path: Path, capsys):
+def test_the_commands(tmp_path, capsys):
     store = KeptStore(tmp_path)
     store.write(text("kitchen\x1b[2J"), WORDS)
     folder = ["--keep-text", str(tmp_path)]
@@ -163,7 +159,7 @@ def test_the_commands(tmp_path: Path, capsys):
     assert cli.main(["kept", "list"]) == UsageError.exit_code
 
 
-def test_only_the_servers_user_reads_it(tmp_path: Path):
+def test_only_the_servers_user_reads_it(tmp_path):
     store = KeptStore(tmp_path / "kept")
     store.write(text(), WORDS)
     for path in [store.folder, *store.folder.rglob("*")]:
@@ -178,7 +174,7 @@ VOCABULARY, IDS = "words", 2048
 
 
 @pytest.mark.parametrize("damage", ["cut", "roles", "ids", "nan", "sums", "no archive"])
-def test_damaged_texts_are_refused_by_name(tmp_path: Path, damage: str):
+def test_damaged_texts_are_refused_by_name(tmp_path, damage):
     """Training would fail in their midst, or learn nonsense."""
     store = KeptStore(tmp_path)
     top_ids = np.tile(np.arange(32, dtype=np.uint32), (2, 1))
@@ -192,7 +188,7 @@ def test_damaged_texts_are_refused_by_name(tmp_path: Path, damage: str):
         read_kept(store.folder_of("a"), VOCABULARY, IDS)
 
 
-def test_whole_texts_are_read(tmp_path: Path):
+def test_whole_texts_are_read(tmp_path):
     store = KeptStore(tmp_path)
     rows = np.tile(np.arange(32, dtype=np.uint32), (2, 1)), np.full((2, 32), -4.0, np.float16)
     store.write(KeptText("a", 0.0, (1, 2, 3), 1, *rows), VOCABULARY)

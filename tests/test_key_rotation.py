@@ -1,7 +1,5 @@
 """Keys change while real processes run: an old one counts until it is removed, a new one at once, and none restarts."""
 
-from __future__ import annotations
-
 import json
 import time
 from contextlib import ExitStack
@@ -119,9 +117,7 @@ def test_keys_of_operators_and_of_a_devices_api_change(place):
         (place.api, "operators", "operator-old", "operator-new", "/page/events"),
         (place.device, "keys", "key-old", "key-new", "/page/events"),
     ):
-        with (
-            httpx.stream("GET", base + path, headers=bearer(old), timeout=PATIENCE) as looks,
-        ):
+        with httpx.stream("GET", base + path, headers=bearer(old), timeout=PATIENCE) as looks:
             lines = looks.iter_lines()
             assert looks.status_code == 200 and next(lines).startswith("data: ")
             place.write(file, f"{old}\n{new}\n")

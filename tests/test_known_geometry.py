@@ -1,10 +1,7 @@
 """A start that remembers what an earlier one found is quick, and as exact as that was: nothing is believed untried."""
 
-from __future__ import annotations
-
 import json
 import os
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,6 +10,7 @@ from torch import nn
 
 from opensled.core.errors import SelfTestFailed
 from opensled.models import remembered
+from tests.tiny_models import folder as folder
 from tests.tiny_models import random_model
 from verify_server.engine.base import Segment
 from verify_server.engine.torch import geometry, known_geometry, loading, sdpa, selftest, short_model
@@ -20,12 +18,6 @@ from verify_server.engine.torch.packing import Attend, Geometry
 from verify_server.engine.torch.torch_engine import load
 
 MOST = 96
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """The folder of a random model by family."""
-    return cache(lambda family: random_model(family, tmp_path_factory.mktemp(family)))
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +57,7 @@ def by_rows(border: int):
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2"])
-def test_the_second_start_knows_the_geometry_of_the_first(family, folder, kept, searches) -> None:
+def test_the_second_start_knows_the_geometry_of_the_first(family, folder, kept, searches):
     first, second = start(folder(family)), start(folder(family))
     assert len(searches) == 1
     assert second._model.geometry == first._model.geometry
@@ -77,7 +69,7 @@ def test_the_second_start_knows_the_geometry_of_the_first(family, folder, kept, 
 
 
 @pytest.mark.parametrize("border", [10, 30, 90])
-def test_a_result_that_other_kernels_gave_is_not_used(border, folder, monkeypatch, searches) -> None:
+def test_a_result_that_other_kernels_gave_is_not_used(border, folder, monkeypatch, searches):
     """The processor, or a library that no version tells, is another one now: only larger multiples of rows hold."""
     before = start(folder("llama"))._model.geometry
     monkeypatch.setattr(nn.Linear, "forward", by_rows(border))
@@ -91,7 +83,7 @@ def test_a_result_that_other_kernels_gave_is_not_used(border, folder, monkeypatc
     assert len(searches) == 2  # what was found anew has taken the place of the old
 
 
-def test_attention_that_depends_on_its_neighbours_now_is_noticed(folder, monkeypatch, searches) -> None:
+def test_attention_that_depends_on_its_neighbours_now_is_noticed(folder, monkeypatch, searches):
     assert not start(folder("llama"))._model.geometry.alone
     plain = sdpa.scaled_dot_product_attention
 
@@ -104,7 +96,7 @@ def test_attention_that_depends_on_its_neighbours_now_is_noticed(folder, monkeyp
     assert len(searches) == 2
 
 
-def test_a_model_that_computes_wrongly_now_is_refused(folder, monkeypatch) -> None:
+def test_a_model_that_computes_wrongly_now_is_refused(folder, monkeypatch):
     start(folder("mistral"))
     masked = sdpa._mask
     monkeypatch.setattr(sdpa, "_mask", lambda group, window, *rest: masked(group, None, *rest))
@@ -130,7 +122,7 @@ GOOD = {"rows": 4, "queries": 4, "span": 64, "by_path": True, "alone": False, "h
         json.dumps({"geometry": GOOD, "layers": 1}).rjust(5000),
     ],
 )
-def test_a_damaged_result_is_none(content, tmp_path) -> None:
+def test_a_damaged_result_is_none(content, tmp_path):
     (tmp_path / "file.json").write_text(content)
     assert known_geometry.Memory(tmp_path / "file.json").recall() is None
 
@@ -147,9 +139,7 @@ def test_a_damaged_result_is_none(content, tmp_path) -> None:
         ({}, 10**9),
     ],
 )
-def test_a_wrong_result_costs_a_search_and_nothing_else(
-    changed, layers, folder, kept, monkeypatch, searches
-) -> None:
+def test_a_wrong_result_costs_a_search_and_nothing_else(changed, layers, folder, kept, monkeypatch, searches):
     monkeypatch.setattr(nn.Linear, "forward", by_rows(3))  # so that rows = 1 holds on no machine
     start(folder("llama"))
     (file,) = kept.iterdir()
@@ -160,14 +150,14 @@ def test_a_wrong_result_costs_a_search_and_nothing_else(
     assert file.read_text() == found
 
 
-def test_the_level_is_exact_where_nothing_can_be_kept(folder, tmp_path, monkeypatch, searches) -> None:
+def test_the_level_is_exact_where_nothing_can_be_kept(folder, tmp_path, monkeypatch, searches):
     (tmp_path / "file").touch()
     monkeypatch.setenv("OPENSLED_CACHE_DIR", str(tmp_path / "file" / "below"))
     assert [start(folder("llama")).info.numerics for _ in range(2)] == ["exact", "exact"]
     assert len(searches) == 2
 
 
-def test_few_results_are_kept(kept) -> None:
+def test_few_results_are_kept(kept):
     known = known_geometry.Known(Geometry(**GOOD), 1)
     for number in range(remembered.MAX_FILES + 3):
         file = kept / f"{number}.json"
@@ -178,7 +168,7 @@ def test_few_results_are_kept(kept) -> None:
     assert known_geometry.Memory(kept / "0.json").recall() is None
 
 
-def test_a_result_belongs_to_all_that_it_depends_on(folder, monkeypatch) -> None:
+def test_a_result_belongs_to_all_that_it_depends_on(folder, monkeypatch):
     path = folder("llama")
 
     def place(dtype=torch.float32, backend="sdpa", max_rows=MOST) -> Path | None:
@@ -209,7 +199,7 @@ def network(path: Path):
 
 
 @pytest.mark.parametrize(("family", "enough"), [("llama", 1), ("gemma2", 2), ("qwen3", 1)])
-def test_the_first_layers_hold_one_of_every_kind(family, enough, folder) -> None:
+def test_the_first_layers_hold_one_of_every_kind(family, enough, folder):
     """Layers of gemma2 attend to all and to a window in turns."""
     whole = network(folder(family))
     calls = [
@@ -223,7 +213,7 @@ def test_the_first_layers_hold_one_of_every_kind(family, enough, folder) -> None
 
 
 @pytest.mark.parametrize("changed", ["shape", "fact", "module", "call"])
-def test_a_layer_that_differs_in_anything_is_of_another_kind(changed, folder) -> None:
+def test_a_layer_that_differs_in_anything_is_of_another_kind(changed, folder):
     whole = network(folder("llama"))
     calls = [Attend(layer, 0.25) for layer in range(3)]
     last = whole.model.layers[2]
@@ -238,9 +228,7 @@ def test_a_layer_that_differs_in_anything_is_of_another_kind(changed, folder) ->
     assert short_model.enough_layers(whole, calls) == 3
 
 
-def test_bits_that_depend_on_the_batch_in_a_late_layer_of_its_own_kind_are_noticed(
-    folder, monkeypatch
-) -> None:
+def test_bits_that_depend_on_the_batch_in_a_late_layer_of_its_own_kind_are_noticed(folder, monkeypatch):
     """The only layer that attends to a window is the last one, and only there neighbours change the bits."""
     plain, calls = selftest.shorten, []
     monkeypatch.setattr(selftest, "shorten", lambda *given: (calls.append(given[1]), plain(*given))[1])

@@ -105,8 +105,7 @@ def test_the_secret_has_what_is_read_of_it():
     wanted = [key, scrape["tlsConfig"]["ca"]["secret"]]
     assert files | {each["key"] for each in wanted} == there
     assert {each["name"] for each in wanted} == {manifest("Secret")["metadata"]["name"]}
-    told = set(re.findall(r"--from-file=(\S+)", (FOLDER / "secret.yaml").read_text()))
-    assert told == there
+    assert set(re.findall(r"--from-file=(\S+)", (FOLDER / "secret.yaml").read_text())) == there
 
 
 def test_the_rules_of_prometheus_know_the_job():

@@ -1,7 +1,5 @@
 """KV bookkeeping: no leak, no alias, truncate is rollback; who is evicted, and who may hold how much."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Less KV memory than the sequences need together: everybody gets on, and nothing is computed in circles."""
 
-from __future__ import annotations
-
 import pytest
 
 from hw_profiles.step_cost import HardwareProfile

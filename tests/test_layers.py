@@ -1,7 +1,5 @@
 """The architecture, checked: who may import whom, one home for each heavy library, names, comments and sizes."""
 
-from __future__ import annotations
-
 import ast
 import gc
 import io
@@ -106,12 +104,12 @@ def _forbidden(files: list[str], allowed: dict[str, tuple[str, ...]]) -> Iterato
                 yield f"{file}:{line} imports {name}"
 
 
-def test_every_package_has_rules() -> None:
+def test_every_package_has_rules():
     packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests"}
     assert packages == set(EVERYTHING) == set(ALLOWED)
 
 
-def test_packages_import_only_what_lies_below_them() -> None:
+def test_packages_import_only_what_lies_below_them():
     files = _sources(*EVERYTHING)
     packages = {file: file.split("/")[0] for file in files}
     allowed = {file: (top, *ALLOWED[top]) for file, top in packages.items()}
@@ -119,7 +117,7 @@ def test_packages_import_only_what_lies_below_them() -> None:
     assert list(_forbidden(files, allowed)) == []
 
 
-def test_plug_ins_are_known_only_where_programs_are_put_together() -> None:
+def test_plug_ins_are_known_only_where_programs_are_put_together():
     knowing = {
         file
         for file in _sources(*(name for name in EVERYTHING if name not in (*PLUG_INS, "lab")))
@@ -151,14 +149,14 @@ def _arrows(package: str) -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("package", ROOMS)
-def test_every_file_lies_in_a_room(package: str) -> None:
+def test_every_file_lies_in_a_room(package):
     rooms = {_room(file) for file in _sources(package)} - {package}
     assert rooms == set(_rooms(package)) and len(rooms) <= MAX_ROOMS
     entry = {f"{package}/__init__.py", "opensled/__main__.py"}  # `python -m opensled`
     assert {file for file in _sources(package) if _room(file) == package} <= entry
 
 
-def test_rooms_import_only_what_lies_below_them() -> None:
+def test_rooms_import_only_what_lies_below_them():
     upward = {
         f"{here} -> {there}"
         for package in ROOMS
@@ -168,7 +166,7 @@ def test_rooms_import_only_what_lies_below_them() -> None:
     assert upward == UPWARD
 
 
-def test_heavy_libraries_stay_at_home() -> None:
+def test_heavy_libraries_stay_at_home():
     strays = [
         f"{file}:{line} imports {name}"
         for file in _sources(*EVERYTHING)
@@ -179,7 +177,7 @@ def test_heavy_libraries_stay_at_home() -> None:
     assert strays == []
 
 
-def test_no_home_stands_empty() -> None:
+def test_no_home_stands_empty():
     files = _sources(*EVERYTHING)
     lived_in = {
         (library, home)
@@ -191,12 +189,12 @@ def test_no_home_stands_empty() -> None:
     assert {(library, home) for library, homes in HOMES.items() for home in homes} == lived_in
 
 
-def test_the_references_share_nothing_with_the_product() -> None:
+def test_the_references_share_nothing_with_the_product():
     each_other = tuple(map(_module, INDEPENDENT))
     assert list(_forbidden(list(INDEPENDENT), dict.fromkeys(INDEPENDENT, each_other))) == []
 
 
-def test_a_device_loads_nothing_of_the_server() -> None:
+def test_a_device_loads_nothing_of_the_server():
     heavy = ("torch", "ray", "transformers", "verify_server")
     code = f"import sys, edge_client.round.generate; print([name for name in {heavy} if name in sys.modules])"
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -234,7 +232,7 @@ def _circles(graph: dict[str, set[str]]) -> list[set[str]]:
             return found
 
 
-def test_no_modules_import_one_another() -> None:
+def test_no_modules_import_one_another():
     assert [{"a", "b"}] == _circles({"a": {"b", "c"}, "b": {"a"}, "c": set()})
     assert _circles(_graph(_sources(*EVERYTHING))) == []
 
@@ -281,7 +279,7 @@ def _wrapped(source: str) -> Iterator[int]:
         before = token
 
 
-def test_no_comment_is_wrapped_round_its_value() -> None:
+def test_no_comment_is_wrapped_round_its_value():
     assert list(_wrapped("a = (\n    5  # why\n)\nb = [\n    5,  # why\n]\nf(\n    5  # why\n)\n")) == [1]
     assert list(_wrapped("def f():\n    return (  # why\n        g(5)\n    )\n")) == [2]
     texts = ((file, (ROOT / file).read_text("utf-8")) for file in _sources(*EVERYTHING, "tests"))
@@ -289,7 +287,7 @@ def test_no_comment_is_wrapped_round_its_value() -> None:
     assert [f"{file}:{line}" for file, text in likely for line in _wrapped(text)] == []
 
 
-def test_files_and_functions_stay_readable() -> None:
+def test_files_and_functions_stay_readable():
     long = []
     for file in _sources(*EVERYTHING, "tests"):
         lines = (ROOT / file).read_text("utf-8").count("\n")

@@ -83,8 +83,7 @@ def test_a_few_steps_are_enough_to_right_a_seed_that_is_wrong_by_a_factor(factor
     model = CostModel(LearnedCost.of(truth).times(factor))
     for number in range(FIRST_FITS[0]):
         model.observe(8 + number, 8000, 8, truth.verify_s(8 + number, 8000, 8) * (1 if number else 40))
-    found = errors(model.cost, truth, rng)
-    assert found[-1] < 0.1 and model.error < 0.05
+    assert errors(model.cost, truth, rng)[-1] < 0.1 and model.error < 0.05
 
 
 def test_what_no_step_showed_stays_as_the_seed_has_it_to_scale():

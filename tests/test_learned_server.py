@@ -74,11 +74,8 @@ async def test_a_loop_learns_and_tells_its_policy():
 
 
 async def test_a_step_that_failed_teaches_nothing():
-    class Broken(FakeEngine):
-        def forward(self, segments):
-            raise RuntimeError("out of order")
-
-    async with serving(engine=Broken(num_blocks=100)) as (manager, address), linked(address) as link:
+    engine = FakeEngine(num_blocks=100, before=lambda segments: 1 / 0)
+    async with serving(engine=engine) as (manager, address), linked(address) as link:
         with pytest.raises(Exception, match="the target model failed"):
             await finish(link)
         assert manager.loop.machine.stats.steps == 1 and manager.loop.machine.costs.steps == 0

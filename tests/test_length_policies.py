@@ -1,7 +1,5 @@
 """What holds for every registered draft-length policy, and for one of your own."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 
@@ -46,27 +44,25 @@ def policy(request: pytest.FixtureRequest) -> DraftLengthPolicy:
     return length_policy(request.param, LengthOptions(length=6, tree=8))
 
 
-def test_a_block_never_exceeds_its_limit_the_hint_or_the_length_of_its_owner(
-    policy: DraftLengthPolicy,
-) -> None:
+def test_a_block_never_exceeds_its_limit_the_hint_or_the_length_of_its_owner(policy):
     for limit in (0, 1, 3, 16):
         for hint in (None, 1, 2, 5, 9):
             assert 0 <= policy.most(limit, hint) <= min(limit, 6, 16 if hint is None else hint)
             assert 0 <= policy.nodes(limit, hint) <= min(limit, 8)
 
 
-def test_a_hint_of_zero_means_no_drafts(policy: DraftLengthPolicy) -> None:
+def test_a_hint_of_zero_means_no_drafts(policy):
     assert policy.most(16, 0) == policy.nodes(16, 0) == 0
     assert not draft_status(policy, LIMITS, Turn(0)).drafting
 
 
-def test_a_pulled_block_stops_where_it_must(policy: DraftLengthPolicy) -> None:
+def test_a_pulled_block_stops_where_it_must(policy):
     assert not list(pull_tokens(policy, iter([TOKEN] * 4), 4, lambda: True))
     assert len(list(pull_tokens(policy, iter([TOKEN] * 2), 4, lambda: False))) <= 2
 
 
 @given(name=st.sampled_from(NAMES), owner=st.integers(0, 20), hint=st.none() | st.integers(0, 40))
-def test_it_says_what_it_does(name: str, owner: int, hint: int | None) -> None:
+def test_it_says_what_it_does(name, owner, hint):
     policy = length_policy(name, LengthOptions(length=owner))
     status, length = draft_status(policy, LIMITS, Turn(hint)), policy.most(LIMITS.max_draft, hint)
     assert status.length == length and status.drafting == (length > 0)
@@ -74,7 +70,7 @@ def test_it_says_what_it_does(name: str, owner: int, hint: int | None) -> None:
     assert ("the server asks for them" in status.words) == (length > 0 and length == hint)
 
 
-def test_the_hint_is_an_order() -> None:
+def test_the_hint_is_an_order():
     """A later one replaces an earlier one, up or down; before the first one the device drafts four."""
     free, bounded = HintLength(), HintLength(6)
     assert [free.most(16, hint) for hint in (None, 8, 0, 1, 12, 40)] == [UNADVISED, 8, 0, 1, 12, 16]
@@ -82,11 +78,11 @@ def test_the_hint_is_an_order() -> None:
     assert HintLength(2).most(16) == 2 and free.most(3) == 3
 
 
-def test_a_fixed_length_is_only_ever_shortened() -> None:
+def test_a_fixed_length_is_only_ever_shortened():
     assert [FixedLength(6).most(16, hint) for hint in (None, 8, 0, 1)] == [6, 6, 0, 1]
 
 
-def test_what_the_flags_mean() -> None:
+def test_what_the_flags_mean():
     for flags, policy in (
         ({"draft_length": 5}, HintLength(5)),
         ({"draft_tree": 60}, HintLength(tree=60)),
@@ -98,7 +94,7 @@ def test_what_the_flags_mean() -> None:
     assert _length_policy(GenerateConfig(battery_floor=0), has_battery=True) == HintLength()
 
 
-def test_what_is_no_policy_is_refused() -> None:
+def test_what_is_no_policy_is_refused():
     with pytest.raises(UsageError, match="choose from hint, fixed, confidence"):
         length_policy("longest", LengthOptions())
     with pytest.raises(UsageError, match="not a draft-length policy"):
@@ -124,12 +120,12 @@ def saver(state: BoardState, policy: DraftLengthPolicy = HintLength(tree=60)) ->
         (LOW, 0),
     ],
 )
-def test_below_the_floor_nothing_is_drafted(state: BoardState, length: int) -> None:
+def test_below_the_floor_nothing_is_drafted(state, length):
     policy = saver(state)
     assert policy.most(16, 8) == length and policy.nodes(64, 8) == (60 if length else 0)
 
 
-def test_the_reason_is_said_and_forgotten_once_it_is_charged() -> None:
+def test_the_reason_is_said_and_forgotten_once_it_is_charged():
     limits, board = Limits(16, 1000), [LOW]
     policy = BatterySaver(HintLength(), 20.0, lambda: board[0])
     status = draft_status(policy, limits, Turn(8))
@@ -139,7 +135,7 @@ def test_the_reason_is_said_and_forgotten_once_it_is_charged() -> None:
     assert draft_status(policy, limits, Turn(8)).words == "drafts of 8 tokens; the server asks for them"
 
 
-def test_above_it_the_policy_decides_all_else() -> None:
+def test_above_it_the_policy_decides_all_else():
     inner = ConfidenceLength(5, tree=9, confidence=0.5)
     policy = saver(BoardState(), inner)
     assert policy.needs_confidence and policy.ending == inner.ending
@@ -147,7 +143,7 @@ def test_above_it_the_policy_decides_all_else() -> None:
     assert [policy.belongs(DraftToken(1, chance), 0) for chance in (0.4, 0.6)] == [False, True]
 
 
-async def test_the_server_writes_the_answer_of_a_device_on_a_low_battery() -> None:
+async def test_the_server_writes_the_answer_of_a_device_on_a_low_battery():
     async with serving() as (_, address), device_on(address) as device:
         device._lengths = saver(LOW)
         chunks = await read(device, Task(PROMPT, GREEDY))
@@ -155,7 +151,7 @@ async def test_the_server_writes_the_answer_of_a_device_on_a_low_battery() -> No
         assert "battery" in device.status.words
 
 
-def test_nobody_waits_for_a_slow_board() -> None:
+def test_nobody_waits_for_a_slow_board():
     now, reads, gate = [0.0], list[float](), threading.Event()
 
     def slow() -> BoardState:

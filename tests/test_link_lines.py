@@ -1,16 +1,20 @@
-"""A device that is sent elsewhere over real gRPC: lines to other servers, with the same TLS and token."""
+"""Lines to a server and elsewhere, and what a device says when its server cannot be reached."""
 
-from __future__ import annotations
-
+import asyncio
+import contextlib
+import socket
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import datetime, timezone
 
 import grpc
 import pytest
 
 from edge_client.link import link as links
+from edge_client.link.link import Endpoint, GrpcStream
+from edge_client.link.link_errors import explain
 from edge_client.link.remote import RemoteSession, RetryPolicy
-from opensled.core.errors import ProtocolError, Unreachable
-from opensled.core.messages import Moved, Open
+from opensled.core.errors import InvalidRequest, OpenSledError, ProtocolError, Unauthorized, Unreachable
+from opensled.core.messages import Cancel, Moved, Open
 from opensled.wire import codec
 from tests.certificates import AUTHORITY, HERE, issued, written
 from tests.fakes import continuation
@@ -123,3 +127,158 @@ async def test_lines_that_nobody_uses_are_closed_and_no_other(monkeypatch):
         assert list(link._others) == [f"127.0.0.1:{port}" for port in (2, 5, 6, 7)], "all are in use"
         for stream in (busy, *more):
             await stream.close()
+
+
+# -- errors -----------------------------------------------------------------------------------------------------
+
+
+async def words_of(address, **options):
+    """What a device says that asks for the model there."""
+    async with linked(address, **options) as link:
+        with pytest.raises(OpenSledError) as caught:
+            await link.describe()
+    return str(caught.value)
+
+
+@asynccontextmanager
+async def talking(answer):
+    """Another program, which answers with these bytes; yields its address."""
+
+    async def take(reader, writer):
+        with contextlib.suppress(ConnectionError):
+            await reader.read(1)
+            writer.write(answer)
+            await writer.drain()
+            await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(take, HERE, 0)
+    async with server:
+        yield "{}:{}".format(*server.sockets[0].getsockname())
+
+
+# -- nobody there -------------------------------------------------------------------------------------------------
+
+
+def test_nothing_listens_on_this_machine():
+    with socket.socket() as free:
+        free.bind((HERE, 0))
+        address = "{}:{}".format(*free.getsockname())
+        words = asyncio.run(words_of(address))
+    start = f"start one: opensled serve --listen {address}"
+    assert words == f"no server answers at {address}: nothing listens there; {start}"
+
+
+def test_nothing_listens_on_another_machine():
+    detail = "last error: UNKNOWN: ipv4:192.0.2.1:7411: Failed to connect to remote host: Connection refused"
+    words = str(explain(grpc.StatusCode.UNAVAILABLE, detail, "192.0.2.1:7411", tls=False))
+    assert "nothing listens there; check host and port" in words and "start one" not in words
+
+
+def test_no_machine_has_the_name():
+    words = asyncio.run(words_of("no-such-host.invalid:7411"))
+    assert words.endswith(": no machine has this name; check its spelling, or give the IP address")
+
+
+def test_no_bracket_of_grpc_is_left_over():
+    for detail, words in (
+        (
+            "DNS resolution failed for hub:7411: [C-ares: Domain name not found])",
+            "no machine has this name; check",
+        ),
+        ("errors resolving hub: [UNKNOWN: No route]", "at hub:7411 (No route); check"),
+    ):
+        assert words in str(explain(grpc.StatusCode.UNAVAILABLE, detail, "hub:7411", tls=False))
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 505 HTTP Version Not Supported\r\n\r\n", b"SSH-2.0-x\r\n"])
+async def test_another_program_listens_there(answer):
+    async with talking(answer) as address:
+        words = await words_of(address)
+    assert "another program listens there; name the address of `opensled serve`" in words
+    assert "frame" not in words
+
+
+# -- TLS ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("server", "device", "words"),
+    [
+        (None, {"tls": True}, "it does not speak TLS; leave out --tls"),
+        (HERE, {}, "it ended the connection; if it speaks TLS, pair this device"),
+        (HERE, {"tls": True}, "its certificate comes from an authority that this device does not know; name"),
+        ("a.example", {"tls": True, "known": True}, "its certificate is for another name; use"),
+        (
+            "asks",
+            {"tls": True, "known": True},
+            "it ended the connection; if it asks devices for certificates",
+        ),
+    ],
+    ids=["plain", "tls", "unknown authority", "other name", "asks for certificates"],
+)
+async def test_the_two_ends_do_not_agree_on_tls(tmp_path, server, device, words):
+    own = issued(AUTHORITY, HERE if server == "asks" else server) if server else None
+    tls = Tls(own, AUTHORITY.cert_pem.bytes() if server == "asks" else b"") if own else None
+    authority = {"tls_ca": written(tmp_path)} if device.pop("known", False) else {}
+    async with serving(tls=tls) as (_, address):
+        assert f": {words}" in (await words_of(address, **device, **authority))
+
+
+@pytest.mark.parametrize(
+    ("valid", "words"),
+    [
+        ((2001, 2002), "its certificate has expired; renew it on the server, or set this device's clock"),
+        ((2101, 2102), "its certificate is not valid yet; set this device's clock"),
+    ],
+)
+async def test_certificates_of_another_time(tmp_path, valid, words):
+    begin, end = (datetime(year, 1, 1, tzinfo=timezone.utc) for year in valid)
+    own = issued(AUTHORITY, HERE, not_before=begin, not_after=end)
+    async with serving(tls=Tls(own, b"")) as (_, address):
+        assert f": {words}" in (await words_of(address, tls=True, tls_ca=written(tmp_path)))
+
+
+# -- statuses -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "words"),
+    [
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, InvalidRequest, "larger than hub:1 takes"),
+        (grpc.StatusCode.UNAUTHENTICATED, Unauthorized, "hub:1: what it says"),
+        (grpc.StatusCode.UNIMPLEMENTED, ProtocolError, "a gRPC server, but not of OpenSLED"),
+        (grpc.StatusCode.UNAVAILABLE, OpenSledError, "(what it says); check the address"),
+        (grpc.StatusCode.INTERNAL, OpenSledError, "hub:1: what it says"),
+    ],
+)
+def test_a_status_is_an_error_of_ours(code, kind, words):
+    error = explain(code, "what it says", "hub:1", tls=False)
+    assert isinstance(error, kind) and words in str(error)
+
+
+class Refused:
+    """A call whose write fails before its status is there."""
+
+    def __init__(self) -> None:
+        self.status = asyncio.get_running_loop().create_future()
+
+    async def wait_for_connection(self):
+        pass
+
+    async def write(self, data):
+        asyncio.get_running_loop().call_later(0.05, self.status.set_result, grpc.StatusCode.UNAUTHENTICATED)
+        raise grpc.aio.UsageError("the write failed")
+
+    async def code(self):
+        return await self.status
+
+    async def details(self):
+        return "this server requires a bearer token"
+
+
+async def test_a_refusal_that_comes_just_after_the_failed_write_is_told():
+    """A busy device heard that the stream had ended, and tried again."""
+    stream = GrpcStream(Refused(), Endpoint("127.0.0.1:7411"))
+    with pytest.raises(Unauthorized):
+        await stream.send(Cancel())

@@ -14,13 +14,7 @@ from edge_client.round.drafting import DraftThread
 from edge_client.round.generate import generate
 from opensled.core.answer import Task
 from opensled.core.errors import Overloaded, UsageError
-from opensled.core.messages import (
-    Draft,
-    DraftBlock,
-    DraftToken,
-    Open,
-    SamplingParams,
-)
+from opensled.core.messages import Draft, DraftBlock, DraftToken, Open, SamplingParams
 from tests.devices import TOKENIZER
 from tests.fakes import UNLIMITED, FakeEngine, OracleDrafter, continuation
 from tests.raw_wire import METHOD
@@ -58,8 +52,7 @@ async def test_a_slow_reader_is_paused_and_goes_on_when_he_reads_again():
         await stream.send(Open(PROMPT, LONG))
         await until(lambda: network.manager.loop.machine.sessions and _only(network).outbox.full)
         session = _only(network)
-        held = len(session.sequence.tokens)
-        assert held <= len(PROMPT) + MAX_UNREAD + 1
+        assert len(session.sequence.tokens) <= len(PROMPT) + MAX_UNREAD + 1
         gate.set()
         await until(lambda: session.sequence.finish_reason)
 

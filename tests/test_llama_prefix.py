@@ -1,129 +1,29 @@
 """Shared KV on the llama.cpp engine: every row is what a fresh context gives that knows its text only."""
 
-from __future__ import annotations
-
-import random
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache
-from pathlib import Path
-
 import llama_cpp
 import numpy as np
 import pytest
 
-from opensled.models.llama import LlamaModel
-from opensled.models.step_threads import StepThreads
-from tests.test_llamacpp_engine import BLOCK, FAMILIES, NUM_BLOCKS, assert_close, tokens_of
-from tests.tiny_gguf import VOCABULARY, random_gguf
-from verify_server.engine.base import Segment
+from tests.llamacpp_cache import (
+    BLOCK,
+    FAMILIES,
+    HEAD,
+    NUM_BLOCKS,
+    Life,
+    assert_close,
+    counted,
+    never_meet,
+    tokens_of,
+)
+from tests.llamacpp_cache import engine as engine
+from tests.llamacpp_cache import fresh as fresh
+from tests.llamacpp_cache import gguf_of as gguf_of
 from verify_server.engine.llamacpp import llama_engine as llamacpp
-from verify_server.engine.llamacpp.llama_batch import LlamaPiece
 from verify_server.engine.llamacpp.llama_cache import CacheFull, LlamaCache
 from verify_server.engine.llamacpp.llama_engine import LlamaCppEngine
-from verify_server.kv.blocks import BlockPool, BlockTable, OutOfBlocks
+from verify_server.kv.blocks import BlockPool
 
 KEY = b"a secret of this test"
-HEAD = tuple(tokens_of(40, 99))  # that texts have in common
-
-
-@pytest.fixture(scope="module")
-def gguf_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    folder = tmp_path_factory.mktemp("gguf")
-    return cache(lambda family: random_gguf(family, folder / f"{family}.gguf"))
-
-
-@pytest.fixture
-def engine(gguf_of) -> Callable[[str], LlamaCppEngine]:
-    return lambda family: llamacpp.load(gguf_of(family), threads=1, kv_tokens=NUM_BLOCKS * BLOCK)
-
-
-@pytest.fixture(scope="module")
-def fresh(gguf_of) -> Callable[[str, Sequence[int]], np.ndarray]:
-    """Logits after each token of a text, from a cache that holds nothing else."""
-    cache_of = cache(
-        lambda family: LlamaCache(LlamaModel(gguf_of(family)), cells=256, sequences=1, threads=StepThreads(1))
-    )
-
-    def logits(family: str, tokens: Sequence[int]) -> np.ndarray:
-        cache_of(family).truncate(0, 0)
-        return cache_of(family).decode([LlamaPiece(0, 0, tokens, len(tokens))])
-
-    return logits
-
-
-def counted(loaded: LlamaCppEngine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many tokens its llama.cpp will be given, pass by pass."""
-    counts: list[int] = []
-    real = loaded._cache.decode
-
-    def decode(pieces: Sequence[LlamaPiece]) -> np.ndarray:
-        counts.append(sum(len(piece.tokens) for piece in pieces))
-        return real(pieces)
-
-    monkeypatch.setattr(loaded._cache, "decode", decode)
-    return counts
-
-
-class Life:
-    """One session as the server keeps it: it begins like others, and publishes what it committed."""
-
-    def __init__(self, pool: BlockPool, tokens: Sequence[int], seed: int = 0, tenant: str = "a") -> None:
-        self.chance = random.Random(seed)
-        self.tokens, self.draft = list(tokens), []
-        self.table = BlockTable(pool, tenant)
-        self.computed = 0
-
-    def plan(self, most: int = 100, draft: Sequence[int] = ()) -> Segment:
-        self.computed = self.table.adopt(self.tokens, self.computed)
-        stop = min(len(self.tokens), self.computed + most)
-        self.draft = list(draft) if stop == len(self.tokens) else []
-        self.table.grow(stop + len(self.draft))
-        tokens = (*self.tokens[self.computed : stop], *self.draft)
-        rows = len(self.draft) + 1 if stop == len(self.tokens) else 0
-        return Segment(tokens, self.computed, tuple(self.table.blocks), rows)
-
-    def commit(self, segment: Segment, accepted: int = 0, bonus: int = 5) -> None:
-        self.computed = segment.start + len(segment.tokens) - len(self.draft) + accepted
-        self.tokens += [*self.draft[:accepted], bonus] if segment.rows else []
-        self.table.truncate(self.computed)
-        self.table.publish(self.tokens, min(self.computed, len(self.tokens) - 1))
-
-    def forget(self) -> None:
-        self.table.clear()
-        self.computed = 0
-
-    def random_plan(self) -> Segment:
-        draft = tokens_of(self.chance.randint(0, 6), self.chance.random())
-        return self.plan(self.chance.randint(1, 40), draft)
-
-    def random_commit(self, segment: Segment) -> None:
-        self.commit(segment, self.chance.randint(0, len(self.draft)), self.chance.randint(1, VOCABULARY - 1))
-
-
-def steps(seed: int, pool: BlockPool) -> Iterator[list[tuple[Life, Segment]]]:
-    """Sessions of two tenants that begin alike, or where an earlier one ended; they lose their KV, and go."""
-    chance, lives = random.Random(seed), []
-    said: list[Sequence[int]] = [HEAD]
-    for number in range(10_000):
-        if len(lives) < 5 and chance.random() < 0.5:
-            head = chance.choice(said)
-            text = [*head[: chance.randint(1, len(head))], *tokens_of(chance.randint(1, 20), number)]
-            lives.append(Life(pool, text[:90], number, chance.choice("ab")))
-        for life in list(lives):
-            if len(life.tokens) > 100 or chance.random() < 0.05:
-                said = [*said[-4:], HEAD, life.tokens]
-                life.forget()
-                lives.remove(life)
-            elif chance.random() < 0.08:
-                life.forget()
-        work = []
-        for life in chance.sample(lives, chance.randint(0, len(lives))):
-            try:
-                work.append((life, life.random_plan()))
-            except OutOfBlocks:
-                life.forget()
-        if work:
-            yield work
 
 
 @pytest.mark.parametrize("sequences", [llamacpp.SEQUENCES, 3], ids=["enough sequences", "three sequences"])
@@ -137,21 +37,15 @@ def test_texts_that_begin_alike_come_roll_back_and_go(
     loaded = engine(family)
     hearing = (loaded.forget, KEY, loaded.rest) if hears else (None, KEY)
     pool = BlockPool(NUM_BLOCKS, BLOCK, *hearing)
-    schedule = steps(seed, pool)
-    for _ in range(80):
-        work = next(schedule)
-        logits = loaded.forward([segment for _, segment in work]).logits
-        for life, segment in work:
-            rows, logits = logits[: segment.rows], logits[segment.rows :]
-            if segment.rows:
-                assert_close(rows, fresh(family, [*life.tokens, *life.draft])[-segment.rows :])
-            life.random_commit(segment)
-        assert len(logits) == 0
+    never_meet(loaded, pool, seed, 80, lambda text: fresh(family, text))
     assert pool.hits > 0
 
 
-def pool_of(loaded: LlamaCppEngine) -> BlockPool:
-    return BlockPool(NUM_BLOCKS, BLOCK, loaded.forget, KEY, loaded.rest)
+@pytest.fixture
+def alone(engine, monkeypatch):
+    """An engine, the tokens that it computes pass by pass, and its pool."""
+    loaded = engine("llama")
+    return loaded, counted(loaded, monkeypatch), BlockPool(NUM_BLOCKS, BLOCK, loaded.forget, KEY, loaded.rest)
 
 
 def told(loaded: LlamaCppEngine, life: Life, **plan) -> np.ndarray:
@@ -161,11 +55,9 @@ def told(loaded: LlamaCppEngine, life: Life, **plan) -> np.ndarray:
     return logits
 
 
-def test_what_another_session_computed_is_not_computed_again(engine, fresh, monkeypatch):
+def test_what_another_session_computed_is_not_computed_again(alone, fresh):
     """While that one lives, and after it."""
-    loaded = engine("llama")
-    computed = counted(loaded, monkeypatch)
-    pool = pool_of(loaded)
+    loaded, computed, pool = alone
     first, second, third = (Life(pool, (*HEAD, number)) for number in (7, 8, 9))
     told(loaded, first)
     assert_close(told(loaded, second), fresh("llama", (*HEAD, 8))[-1:])
@@ -174,10 +66,8 @@ def test_what_another_session_computed_is_not_computed_again(engine, fresh, monk
     assert computed == [41, 41 - 32, 41 - 32]
 
 
-def test_a_rollback_of_one_takes_nothing_from_another(engine, fresh, monkeypatch):
-    loaded = engine("llama")
-    computed = counted(loaded, monkeypatch)
-    pool = pool_of(loaded)
+def test_a_rollback_of_one_takes_nothing_from_another(alone, fresh):
+    loaded, computed, pool = alone
     first, second = Life(pool, (*HEAD, 7)), Life(pool, (*HEAD, 8))
     told(loaded, first)
     told(loaded, second, draft=[3] * 12)  # beyond a block; nothing of it stands
@@ -186,19 +76,15 @@ def test_a_rollback_of_one_takes_nothing_from_another(engine, fresh, monkeypatch
     assert computed == [41, 9 + 12, 4, 1]
 
 
-def test_tenants_share_nothing(engine, fresh, monkeypatch):
-    loaded = engine("llama")
-    computed = counted(loaded, monkeypatch)
-    pool = pool_of(loaded)
+def test_tenants_share_nothing(alone):
+    loaded, computed, pool = alone
     for tenant in "ab":
         told(loaded, Life(pool, (*HEAD, 7), tenant=tenant))
     assert computed == [41, 41] and pool.hits == 0
 
 
-def test_a_preempted_session_finds_what_others_still_hold(engine, fresh, monkeypatch):
-    loaded = engine("llama")
-    computed = counted(loaded, monkeypatch)
-    pool = pool_of(loaded)
+def test_a_preempted_session_finds_what_others_still_hold(alone, fresh):
+    loaded, computed, pool = alone
     first, second = Life(pool, (*HEAD, 7)), Life(pool, (*HEAD, 8))
     told(loaded, first)
     told(loaded, second)
@@ -207,11 +93,9 @@ def test_a_preempted_session_finds_what_others_still_hold(engine, fresh, monkeyp
     assert computed == [41, 9, 10]
 
 
-def test_blocks_with_the_same_text_serve_each_other(engine, fresh, monkeypatch):
+def test_blocks_with_the_same_text_serve_each_other(alone, fresh):
     """Two sessions computed the same text at once; a third one has the first block of one and the next of the other."""
-    loaded = engine("llama")
-    computed = counted(loaded, monkeypatch)
-    pool = pool_of(loaded)
+    loaded, computed, pool = alone
     text = (*HEAD[:16], *tokens_of(16, 1), 5)
     first, second = Life(pool, (*HEAD[:16], *tokens_of(16, 2), 5)), Life(pool, text)
     segments = [first.plan(), second.plan()]
@@ -224,10 +108,8 @@ def test_blocks_with_the_same_text_serve_each_other(engine, fresh, monkeypatch):
     assert computed == [66, 2]
 
 
-def test_a_cache_that_is_full_of_the_same_text_lets_go_of_what_is_idle(engine, fresh, monkeypatch):
-    loaded = engine("llama")
-    computed = counted(loaded, monkeypatch)
-    pool = pool_of(loaded)
+def test_a_cache_that_is_full_of_the_same_text_lets_go_of_what_is_idle(alone, fresh, monkeypatch):
+    loaded, computed, pool = alone
     told(loaded, Life(pool, (*HEAD, 7)))
     real, failed = LlamaCache._decode, []
 
@@ -254,11 +136,9 @@ def parked_bytes(loaded: LlamaCppEngine) -> int:
     return sum({id(run): run.data.nbytes for run in loaded._parked._runs.values()}.values())
 
 
-def test_a_text_that_is_over_leaves_the_cells_and_comes_back(engine, fresh, monkeypatch):
+def test_a_text_that_is_over_leaves_the_cells_and_comes_back(alone, fresh):
     """Attention looks past their cells."""
-    loaded = engine("llama")
-    computed = counted(loaded, monkeypatch)
-    pool = pool_of(loaded)
+    loaded, computed, pool = alone
     text = tokens_of(100, 3)
     life, other = Life(pool, text), Life(pool, tokens_of(20, 4))
     told(loaded, life)
@@ -270,10 +150,8 @@ def test_a_text_that_is_over_leaves_the_cells_and_comes_back(engine, fresh, monk
     assert computed == [100, 20, 100 - 6 * BLOCK] and pool.hits == 6 * BLOCK
 
 
-def test_a_text_that_goes_on_at_once_is_not_copied(engine, monkeypatch):
-    loaded = engine("llama")
-    computed = counted(loaded, monkeypatch)
-    pool = pool_of(loaded)
+def test_a_text_that_goes_on_at_once_is_not_copied(alone, monkeypatch):
+    loaded, computed, pool = alone
     saved = []
     monkeypatch.setattr(LlamaCache, "save", lambda *args: saved.append(args))
     life = Life(pool, tokens_of(100, 3))
@@ -283,10 +161,9 @@ def test_a_text_that_goes_on_at_once_is_not_copied(engine, monkeypatch):
     assert computed == [100, 101 - 6 * BLOCK] and not saved
 
 
-def test_a_head_is_parked_once_and_serves_all(engine, fresh, monkeypatch):
+def test_a_head_is_parked_once_and_serves_all(alone, fresh):
     """Whether its first user is there still, or gone."""
-    loaded = engine("llama")
-    pool = pool_of(loaded)
+    loaded, computed, pool = alone
     lives = [Life(pool, (*HEAD, *tokens_of(30, number))) for number in range(3)]
     for life in lives:
         told(loaded, life)
@@ -297,16 +174,15 @@ def test_a_head_is_parked_once_and_serves_all(engine, fresh, monkeypatch):
     assert cells(loaded) == 5
     one = parked_bytes(loaded)
     told(loaded, other)
-    computed = counted(loaded, monkeypatch)
+    computed.clear()
     for number in range(3):
         life = Life(pool, (*HEAD, *tokens_of(30, number)))
         assert_close(told(loaded, life), fresh("llama", life.tokens[:-1])[-1:])
     assert computed == [70 - 4 * BLOCK] * 3 and parked_bytes(loaded) == one
 
 
-def test_what_is_forgotten_takes_no_memory(engine):
-    loaded = engine("llama")
-    pool = pool_of(loaded)
+def test_what_is_forgotten_takes_no_memory(alone):
+    loaded, _, pool = alone
     for number in range(30):
         life = Life(pool, tokens_of(90, number))
         told(loaded, life)
@@ -316,10 +192,8 @@ def test_what_is_forgotten_takes_no_memory(engine):
     assert len(blocks) <= pool.states()["cached"]
 
 
-def test_where_no_cells_are_left_the_text_is_computed_again(engine, fresh, monkeypatch):
-    loaded = engine("llama")
-    computed = counted(loaded, monkeypatch)
-    pool = pool_of(loaded)
+def test_where_no_cells_are_left_the_text_is_computed_again(alone, fresh, monkeypatch):
+    loaded, computed, pool = alone
     life = Life(pool, tokens_of(100, 3))
     told(loaded, life)
     life.forget()

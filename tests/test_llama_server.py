@@ -1,7 +1,5 @@
 """A real llama-server process drafts: llama.cpp's whole server, from the wheel xllamacpp, on the tiny draft's file."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from itertools import islice
 
@@ -23,7 +21,7 @@ from opensled.core.noise import noise_key
 from opensled.core.protocol import common_prefix
 from opensled.core.sampling import DRAFT_CANDIDATES, Sampler
 from opensled.text.tokenizer import TargetTokenizer
-from tests import test_lossless
+from tests import lossless
 from tests.drafter_contract import BLOCK, ids, pull
 from tests.small_tokenizer import small_tokenizer
 from tests.tiny_drafts import TEXT, TINY_DRAFT, tiny_info, tiny_tokenizer
@@ -54,7 +52,7 @@ def made(url):
 @pytest.fixture(scope="module")
 def built_in():
     pytest.importorskip("llama_cpp")
-    return test_lossless.factory("llamacpp")
+    return lossless.factory("llamacpp")
 
 
 def sampler(**params: object) -> Sampler:
@@ -170,7 +168,7 @@ def standing(factory, length: int = 4) -> tuple[int, int]:
     """Of blocks along the target's own answers: draft tokens that stand, and those that were drafted."""
     right = drafted = 0
     drafter = factory.create()
-    for case in test_lossless.cases():
+    for case in lossless.cases():
         draw = Sampler(case.params, noise_key(case.params.seed or 0), prompt_length=len(case.prompt))
         drafter.begin(case.prompt, draw)
         rest = list(case.expected)
@@ -189,6 +187,6 @@ def test_as_many_drafts_stand_as_of_the_built_in_drafter(made, built_in):
     assert tried > 150 and served / tried == pytest.approx(own / of, abs=0.02)
 
 
-def test_over_a_lossy_link(exact64, made, monkeypatch):
-    monkeypatch.setattr(test_lossless, "factory", lambda name: made)
-    test_lossless.brave_a_storm(exact64, "any")
+async def test_over_a_lossy_link(exact64, made, monkeypatch):
+    monkeypatch.setattr(lossless, "factory", lambda name: made)
+    await lossless.brave_a_storm(exact64, "any")

@@ -1,27 +1,23 @@
 """Draft trees on the llama.cpp engine: each path has the logits of a fresh context that knows only that path."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
-from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from opensled.core.messages import DraftBlock
 from opensled.core.trees import depth_first, path_to, without_twins
-from opensled.models.llama import LlamaModel
-from opensled.models.step_threads import StepThreads
-from tests.test_llamacpp_engine import BLOCK, FAMILIES, NUM_BLOCKS, assert_close, tokens_of
-from tests.tiny_gguf import VOCABULARY, random_gguf
+from tests.llamacpp_cache import BLOCK, FAMILIES, NUM_BLOCKS, assert_close, counted, tokens_of
+from tests.llamacpp_cache import engine as engine
+from tests.llamacpp_cache import fresh as fresh
+from tests.llamacpp_cache import gguf_of as gguf_of
+from tests.tiny_gguf import VOCABULARY
 from tests.tree_drafts import grown, paths, tree
 from verify_server.engine.base import Segment
 from verify_server.engine.llamacpp import llama_batch
 from verify_server.engine.llamacpp import llama_engine as llamacpp
 from verify_server.engine.llamacpp.llama_batch import LlamaPiece
-from verify_server.engine.llamacpp.llama_cache import LlamaCache
 from verify_server.engine.llamacpp.llama_engine import BRANCHES, LlamaCppEngine
 from verify_server.kv.blocks import BlockPool, BlockTable, OutOfBlocks
 
@@ -29,32 +25,12 @@ MOST = 20  # tokens of a tree
 
 
 @pytest.fixture(scope="module")
-def gguf_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    folder = tmp_path_factory.mktemp("gguf")
-    return cache(lambda family: random_gguf(family, folder / f"{family}.gguf"))
-
-
-@pytest.fixture
-def engine(gguf_of) -> Callable[[str], LlamaCppEngine]:
-    return lambda family: llamacpp.load(gguf_of(family), threads=1, kv_tokens=NUM_BLOCKS * BLOCK)
-
-
-@pytest.fixture(scope="module")
-def expected(gguf_of) -> Callable[[str, Sequence[int], DraftBlock], np.ndarray]:
+def expected(fresh) -> Callable[[str, Sequence[int], DraftBlock], np.ndarray]:
     """Logits after the text, and after each path of a tree, from a cache that holds nothing else."""
-    cache_of = cache(
-        lambda family: LlamaCache(LlamaModel(gguf_of(family)), cells=256, sequences=1, threads=StepThreads(1))
-    )
 
     def rows(family: str, text: Sequence[int], block: DraftBlock) -> np.ndarray:
-        alone, found = cache_of(family), []
-        for path in [
-            (),
-            *(paths(block) if block.parents else [block.ids[: i + 1] for i in range(len(block.ids))]),
-        ]:
-            alone.truncate(0, 0)
-            found.append(alone.decode([LlamaPiece(0, 0, (*text, *path), 1)]))
-        return np.concatenate(found)
+        grown = paths(block) if block.parents else [block.ids[: i + 1] for i in range(len(block.ids))]
+        return np.concatenate([fresh(family, (*text, *path), 1) for path in [(), *grown]])
 
     return rows
 
@@ -121,9 +97,7 @@ def step(engine: LlamaCppEngine, lives: Sequence[Life], check: Callable[[Life, n
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("seed", range(3))
-def test_trees_of_sessions_that_come_and_go_have_the_logits_of_their_paths(
-    family, seed, engine, expected
-) -> None:
+def test_trees_of_sessions_that_come_and_go_have_the_logits_of_their_paths(family, seed, engine, expected):
     loaded, chance = engine(family), random.Random(seed)
     pool = BlockPool(NUM_BLOCKS, BLOCK, loaded.forget if seed else None)
     lives = [Life(pool, 10 * seed + number) for number in range(4)]
@@ -139,7 +113,7 @@ def test_trees_of_sessions_that_come_and_go_have_the_logits_of_their_paths(
                 lives[number] = Life(pool, 1000 * (turn + 1) + number)
 
 
-def test_more_branches_than_sequences_take_several_passes(engine, expected, monkeypatch) -> None:
+def test_more_branches_than_sequences_take_several_passes(engine, expected, monkeypatch):
     """Whatever pass a session was in, its text goes on after the path that stands."""
     loaded, passes = engine("llama"), []
     decode = loaded._cache.decode
@@ -166,15 +140,9 @@ def test_more_branches_than_sequences_take_several_passes(engine, expected, monk
         assert_close(after, expected("llama", [*text, 7], DraftBlock(0)))
 
 
-def test_the_path_that_stands_is_not_computed_again(engine, monkeypatch) -> None:
-    loaded, computed = engine("llama"), []
-    decode = loaded._cache.decode
-
-    def counted(pieces: Sequence[LlamaPiece]) -> np.ndarray:
-        computed.append(sum(len(piece.tokens) for piece in pieces))
-        return decode(pieces)
-
-    monkeypatch.setattr(loaded._cache, "decode", counted)
+def test_the_path_that_stands_is_not_computed_again(engine, monkeypatch):
+    loaded = engine("llama")
+    computed = counted(loaded, monkeypatch)
     nodes = tree(0, (5, -1), (6, 0), (7, -1), (8, 2), (9, 3))
     loaded.forward([Segment((1, 2, 3, *nodes.ids), 0, (4,), 6, nodes.parents)])
     loaded.compact((4,), [(5, 3), (6, 4), (7, 5)])
@@ -182,7 +150,7 @@ def test_the_path_that_stands_is_not_computed_again(engine, monkeypatch) -> None
     assert computed == [8, 1]
 
 
-def test_where_branches_are_computed_wrong_trees_are_not_offered(gguf_of, monkeypatch) -> None:
+def test_where_branches_are_computed_wrong_trees_are_not_offered(gguf_of, monkeypatch):
     """A llama.cpp that lets a token see all cells of its session."""
 
     def blind(piece: LlamaPiece) -> tuple[np.ndarray, np.ndarray]:

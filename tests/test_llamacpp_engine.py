@@ -1,11 +1,6 @@
 """The llama.cpp engine against a fresh context that knows one sequence only, and against itself in other batches."""
 
-from __future__ import annotations
-
-import random
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache, partial
-from pathlib import Path
+from functools import partial
 
 import llama_cpp
 import numpy as np
@@ -15,122 +10,22 @@ from opensled.core.errors import EngineError, NotFound, SelfTestFailed, Unsuppor
 from opensled.models.llama import LlamaModel
 from opensled.models.step_threads import StepThreads
 from opensled.models.store import model_file
-from tests.tiny_gguf import VOCABULARY, WINDOW, random_gguf
+from tests.llamacpp_cache import BLOCK, FAMILIES, NUM_BLOCKS, assert_close, never_meet, tokens_of
+from tests.llamacpp_cache import engine as engine
+from tests.llamacpp_cache import fresh as fresh
+from tests.llamacpp_cache import gguf_of as gguf_of
+from tests.tiny_gguf import VOCABULARY, WINDOW
 from verify_server.engine.base import Segment
 from verify_server.engine.llamacpp import llama_engine as llamacpp
 from verify_server.engine.llamacpp import llama_probe
-from verify_server.engine.llamacpp.llama_batch import LlamaPiece
 from verify_server.engine.llamacpp.llama_cache import BATCH, LlamaCache
-from verify_server.engine.llamacpp.llama_engine import LlamaCppEngine
-from verify_server.kv.blocks import BlockPool, BlockTable, OutOfBlocks
+from verify_server.kv.blocks import BlockPool, BlockTable
 from verify_server.options.registries import ENGINES
 from verify_server.options.serve_config import ServeConfig
 from verify_server.round.block_target import BlockTarget
 
-NUM_BLOCKS, BLOCK = 16, 16  # 256 tokens: the least that llama.cpp makes, so that every cell counts
-# Largest difference of a logit between two ways to compute it, in units of the logits' spread: keys and values are
-# float16, and rounding depends on the batch: 0.041 was the largest of 12,000. A wrong cell makes it about 1 or more.
-BOUND = 0.1
 FIRST, SECOND = 0, 1  # the sequences that an engine takes first
-FAMILIES = ("llama", "gemma2")
 TINY = model_file("tiny", "*.gguf")
-
-
-@pytest.fixture(scope="module")
-def gguf_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The file of a random model by family."""
-    folder = tmp_path_factory.mktemp("gguf")
-    return cache(lambda family: random_gguf(family, folder / f"{family}.gguf"))
-
-
-@pytest.fixture
-def engine(gguf_of) -> Callable[[str], LlamaCppEngine]:
-    return lambda family: llamacpp.load(gguf_of(family), threads=1, kv_tokens=NUM_BLOCKS * BLOCK)
-
-
-@pytest.fixture(scope="module")
-def fresh(gguf_of) -> Callable[[str, Sequence[int]], np.ndarray]:
-    """Logits after each token of a sequence, from a cache that holds nothing else."""
-
-    @cache
-    def cache_of(family: str) -> LlamaCache:
-        return LlamaCache(LlamaModel(gguf_of(family)), cells=256, sequences=1, threads=StepThreads(1))
-
-    def logits(family: str, tokens: Sequence[int]) -> np.ndarray:
-        cache_of(family).truncate(0, 0)
-        return cache_of(family).decode([LlamaPiece(0, 0, tokens, len(tokens))])
-
-    return logits
-
-
-def tokens_of(count: int, seed: int) -> list[int]:
-    return random.Random(seed).choices(range(1, VOCABULARY), k=count)
-
-
-def assert_close(given: np.ndarray, expected: np.ndarray) -> None:
-    """Within the bound, and the same winner wherever its lead is above it."""
-    spread = expected.std()
-    assert np.abs(given - expected).max() <= BOUND * spread
-    best = np.sort(expected, axis=1)
-    clear = best[:, -1] - best[:, -2] > 2 * BOUND * spread
-    assert (given.argmax(1) == expected.argmax(1))[clear].all()
-
-
-class Life:
-    """One session as the server keeps it: truth, KV blocks, how much of it is computed."""
-
-    def __init__(self, pool: BlockPool, seed: int) -> None:
-        self.chance = random.Random(seed)
-        self.tokens = tokens_of(self.chance.randint(1, 60), seed)
-        self.table = BlockTable(pool)
-        self.computed = 0
-
-    def plan(self) -> Segment:
-        """A chunk of what is known, or the newest token with a draft."""
-        stop = min(len(self.tokens), self.computed + self.chance.randint(1, 40))
-        self.draft = (
-            tokens_of(self.chance.randint(0, 6), self.chance.random()) if stop == len(self.tokens) else []
-        )
-        fresh_tokens = (*self.tokens[self.computed : stop], *self.draft)
-        self.table.grow(self.computed + len(fresh_tokens))
-        rows = self.chance.randint(0, len(fresh_tokens)) if stop < len(self.tokens) else len(self.draft) + 1
-        return Segment(fresh_tokens, self.computed, tuple(self.table.blocks), rows)
-
-    def commit(self, segment: Segment) -> None:
-        """Some of the draft stands; the rest is rolled back."""
-        accepted = self.chance.randint(0, len(self.draft))
-        self.tokens += (
-            [*self.draft[:accepted], self.chance.randint(1, VOCABULARY - 1)] if segment.rows else []
-        )
-        self.computed = segment.start + len(segment.tokens) - len(self.draft) + accepted
-        self.table.truncate(self.computed)
-
-    def forget(self) -> None:
-        self.table.truncate(0)
-        self.computed = 0
-
-
-def steps(seed: int, pool: BlockPool) -> Iterator[list[tuple[Life, Segment]]]:
-    """Generator of steps over lives that come, lose their KV, and go."""
-    chance, lives, born = random.Random(seed), [], 0
-    while True:
-        if len(lives) < 5 and chance.random() < 0.4:
-            born += 1
-            lives.append(Life(pool, 1000 * seed + born))
-        for life in list(lives):
-            if len(life.tokens) > 100 or chance.random() < 0.03:
-                life.forget()
-                lives.remove(life)
-            elif chance.random() < 0.08:
-                life.forget()
-        work = []
-        for life in chance.sample(lives, chance.randint(0, len(lives))):
-            try:
-                work.append((life, life.plan()))
-            except OutOfBlocks:
-                life.forget()
-        if work:
-            yield work
 
 
 @pytest.mark.parametrize("hears", [True, False], ids=["hears of free blocks", "finds out"])
@@ -139,17 +34,7 @@ def steps(seed: int, pool: BlockPool) -> Iterator[list[tuple[Life, Segment]]]:
 def test_sessions_that_come_roll_back_lose_their_kv_and_go_never_meet(family, seed, hears, engine, fresh):
     loaded = engine(family)
     pool = BlockPool(NUM_BLOCKS, BLOCK, loaded.forget if hears else None)
-    schedule = steps(seed, pool)
-    for _ in range(60):
-        work = next(schedule)
-        logits = loaded.forward([segment for _, segment in work]).logits
-        for life, segment in work:
-            rows, logits = logits[: segment.rows], logits[segment.rows :]
-            if segment.rows:
-                context = (*life.tokens[: segment.start], *segment.tokens)
-                assert_close(rows, fresh(family, context)[-segment.rows :])
-            life.commit(segment)
-        assert len(logits) == 0
+    never_meet(loaded, pool, seed, 60, lambda text: fresh(family, text))
 
 
 def test_a_prompt_longer_than_a_batch_gives_all_its_rows(fresh, gguf_of):

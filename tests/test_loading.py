@@ -1,7 +1,5 @@
 """Servers that take their ports first and load after, and what devices beside them do meanwhile."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

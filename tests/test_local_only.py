@@ -150,8 +150,7 @@ def test_a_seed_gives_the_same_words_again():
 
 
 def test_texts_and_ids_are_prompts_as_they_are():
-    text = Task("one two", LONG.params)
-    assert own_prompt(text, INFO, TOKENIZER, "") == TOKENIZER.encode("one two")
+    assert own_prompt(Task("one two", LONG.params), INFO, TOKENIZER, "") == TOKENIZER.encode("one two")
     assert own_prompt(LONG, INFO, TOKENIZER, "") == PROMPT
     with pytest.raises(Unreachable, match="201 tokens"):
         own_prompt(Task((1,) * 201, LONG.params), INFO, TOKENIZER, "")

@@ -5,10 +5,8 @@ import threading
 from contextlib import aclosing
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
-from edge_client.drafters.base import ModelDrafter
 from edge_client.lengths.fixed import FixedLength
 from edge_client.round import drafting
 from edge_client.round.draft_job import BlockBudget
@@ -20,26 +18,9 @@ from opensled.core.sampling import Sampler
 from tests.fakes import POISON, continuation, next_token
 from tests.system import until
 from tests.test_edge_loop import PROMPT, Script, Watched
+from tests.tiny_drafts import Model
 
 GREEDY = SamplingParams(temperature=0, max_tokens=40)
-
-
-class Model(ModelDrafter):
-    """A model drafter that is always right but for the positions in `errs`; `passes` are the ids of each forward."""
-
-    def __init__(self, errs=()):
-        super().__init__(1000)
-        self.errs, self.passes = set(errs), []
-
-    def forward(self, tokens, start):
-        self.passes.append(tuple(tokens))
-        logits = np.zeros(POISON)
-        token = next_token(self.sequence)
-        logits[1 + token % (POISON - 1) if len(self.sequence) in self.errs else token] = 9.0
-        return logits
-
-    def truncate(self, length):
-        return length
 
 
 class Held(Model):
@@ -123,8 +104,7 @@ async def test_a_device_may_rest_while_the_verdict_travels():
 def test_a_model_goes_on_after_the_block_of_a_drafter_in_front_of_it():
     drafter, right = Model(), continuation(PROMPT, 8)
     drafter.begin(PROMPT, Sampler(GREEDY, b"k" * 16))
-    front = [DraftToken(id, 0.5) for id in right[:3]]
-    assert len(list(drafter.look_ahead(front, 4))) == 5
+    assert len(list(drafter.look_ahead([DraftToken(id, 0.5) for id in right[:3]], 4))) == 5
     assert drafter.passes[0] == (*PROMPT, *right[:3])
     drafter.commit(right[:4])
     assert drafter.ready == 4
@@ -198,8 +178,7 @@ async def test_the_seconds_of_a_block_drafted_ahead_are_those_that_it_took(monke
     first = await thread.draft(truth, BlockBudget(8))
     await worked_ahead(thread, first.block, drafter, 7)
     truth.extend(Verdict(3, tuple(continuation(PROMPT, 4))))
-    ahead = await thread.draft(truth, BlockBudget(8))
-    assert (first.seconds, ahead.seconds) == (0.75, 0.75)
+    assert (first.seconds, (await thread.draft(truth, BlockBudget(8))).seconds) == (0.75, 0.75)
     thread.close()
 
 

@@ -4,8 +4,6 @@ What is replayed is every decision that the server took, over a lossy link, with
 after a server was lost. `theta` = infinity and `sigma` < 0 are `match`, and mutants of the rules are caught.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -228,8 +226,7 @@ def test_every_decision_over_a_lossy_link_is_the_references(engine, name, temper
 
 
 @pytest.mark.parametrize(
-    "temperature",
-    [pytest.param(each, marks=[pytest.mark.long] * (each != 0.8)) for each in TEMPERATURES],
+    "temperature", [pytest.param(each, marks=[pytest.mark.long] * (each != 0.8)) for each in TEMPERATURES]
 )
 @pytest.mark.parametrize("name", ["fly", "pad"])
 def test_the_whole_text_is_that_of_the_closed_loop(engine, name, temperature):
@@ -312,8 +309,7 @@ MUTANTS = {
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.long] * (name == "shaped entropy")) for name in MUTANTS],
+    "name", [pytest.param(name, marks=[pytest.mark.long] * (name == "shaped entropy")) for name in MUTANTS]
 )
 def test_the_replay_catches_a_planted_fault(engine, name):
     make, law = MUTANTS[name]

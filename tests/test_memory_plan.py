@@ -1,10 +1,7 @@
 """What a target needs of a device's memory is known before it is read; what does not fit is refused with numbers."""
 
-from __future__ import annotations
-
 import json
 import struct
-from pathlib import Path
 
 import pytest
 import torch
@@ -35,7 +32,7 @@ CARD = Supply("cuda:0", 23 * GIB)
 WISH = Wish(kv_tokens=0, context=131_072, dtype="bfloat16")
 
 
-def test_what_is_left_goes_to_kv_but_for_a_part() -> None:
+def test_what_is_left_goes_to_kv_but_for_a_part():
     plan = plan_memory(LLAMA, CARD, WISH)
     left = CARD.free - LLAMA.fixed
     assert 0.79 * left < plan.kv <= 0.8 * left
@@ -45,7 +42,7 @@ def test_what_is_left_goes_to_kv_but_for_a_part() -> None:
     )
 
 
-def test_as_many_tokens_as_are_asked_for_may_take_all_that_is_left() -> None:
+def test_as_many_tokens_as_are_asked_for_may_take_all_that_is_left():
     most = (CARD.free - LLAMA.fixed) // LLAMA.kv_token
     assert plan_memory(LLAMA, CARD, WISH._replace(kv_tokens=most)).kv_tokens == most
     with pytest.raises(UsageError, match=f"lower --kv-tokens to {most // 16 * 16} or less"):
@@ -70,7 +67,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_does_not_fit_is_refused_with_numbers_and_what_to_do(case: str) -> None:
+def test_what_does_not_fit_is_refused_with_numbers_and_what_to_do(case):
     supply, wish, said, unsaid = REFUSED[case]
     with pytest.raises(
         UsageError, match=r"the target does not fit: .* needs 15\.0 GiB for weights"
@@ -89,7 +86,7 @@ def test_what_does_not_fit_is_refused_with_numbers_and_what_to_do(case: str) -> 
     st.integers(1, 10**6),
     st.sampled_from(["cpu", "cuda"]),
 )
-def test_a_plan_never_takes_more_than_there_is(demand, free, kv_tokens, context, device) -> None:
+def test_a_plan_never_takes_more_than_there_is(demand, free, kv_tokens, context, device):
     try:
         plan = plan_memory(demand, Supply(device, free), Wish(kv_tokens, context, "float32"))
     except UsageError:
@@ -99,13 +96,13 @@ def test_a_plan_never_takes_more_than_there_is(demand, free, kv_tokens, context,
     assert plan.kv_tokens == kv_tokens or MIN_KV <= plan.kv_tokens <= max(MIN_KV, 64 * context)
 
 
-def test_weights_take_the_dtype_and_numbers_stay() -> None:
+def test_weights_take_the_dtype_and_numbers_stay():
     assert loaded_size(StoredTensor("w", "BF16", 100, 200), 4) == 400
     assert loaded_size(StoredTensor("positions", "I64", 100, 800), 4) == 800
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "qwen3_moe"])
-def test_the_weights_are_reckoned_to_the_byte(family: str, tmp_path: Path) -> None:
+def test_the_weights_are_reckoned_to_the_byte(family, tmp_path):
     weights = loading.find_weights(str(random_model(family, tmp_path)))
     cpu = torch.device("cpu")
     network = loading.load_network(weights, cpu, torch.bfloat16)
@@ -121,7 +118,7 @@ def test_the_weights_are_reckoned_to_the_byte(family: str, tmp_path: Path) -> No
         assert engine._model.memory.bytes_per_token() == demand.kv_token
 
 
-def test_a_gguf_file_is_reckoned_as_it_is_dequantized() -> None:
+def test_a_gguf_file_is_reckoned_as_it_is_dequantized():
     cpu = torch.device("cpu")
     weights = loading.find_weights(str(model_file("tiny", "*.gguf")))
     whole = loading.find_weights(str(model_path("tiny")))
@@ -132,7 +129,7 @@ def test_a_gguf_file_is_reckoned_as_it_is_dequantized() -> None:
     assert sizes[0] == pytest.approx(sizes[1], rel=0.01)
 
 
-def test_a_target_that_does_not_fit_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_that_does_not_fit_is_not_read(tmp_path, monkeypatch):
     folder = random_model("llama", tmp_path)
     monkeypatch.setattr(memory_facts, "available_host_bytes", lambda: 50_000)
     monkeypatch.setattr(loading, "load_network", pytest.fail)
@@ -150,13 +147,13 @@ def test_a_target_that_does_not_fit_is_not_read(tmp_path: Path, monkeypatch: pyt
         struct.pack("<Q", 9) + b'{"a": 1}}',
     ],
 )
-def test_a_damaged_file_is_no_crash(content: bytes, tmp_path: Path) -> None:
+def test_a_damaged_file_is_no_crash(content, tmp_path):
     (tmp_path / "model.safetensors").write_bytes(content)
     with pytest.raises(UnsupportedModel, match="download them again"):
         list_tensors(tmp_path)
 
 
-def test_heads_of_files_are_read_and_nothing_else(tmp_path: Path) -> None:
+def test_heads_of_files_are_read_and_nothing_else(tmp_path):
     head = json.dumps(
         {"__metadata__": {}, "a": {"dtype": "F16", "shape": [2, 3], "data_offsets": [0, 12]}}
     ).encode()
@@ -164,7 +161,7 @@ def test_heads_of_files_are_read_and_nothing_else(tmp_path: Path) -> None:
     assert list_tensors(tmp_path) == [StoredTensor("a", "F16", 6, 12)]
 
 
-def test_copies_of_files_count_as_free_and_a_container_ends_at_its_limit(tmp_path: Path) -> None:
+def test_copies_of_files_count_as_free_and_a_container_ends_at_its_limit(tmp_path):
     (tmp_path / "meminfo").write_text("MemFree: 100 kB\nMemAvailable: 4000000 kB\n")
     assert available_host_bytes(tmp_path / "meminfo", tmp_path) == 4_000_000 << 10
     (tmp_path / "memory.max").write_text("1000000000\n")
@@ -178,6 +175,5 @@ def test_copies_of_files_count_as_free_and_a_container_ends_at_its_limit(tmp_pat
         assert available_host_bytes(tmp_path / "meminfo", tmp_path, tmp_path / "own") == number
 
 
-def test_a_device_without_graphs_says_nothing_of_them() -> None:
-    plan = plan_memory(LLAMA._replace(graphs=0), CARD, WISH)
-    assert "graphs" not in plan.describe()
+def test_a_device_without_graphs_says_nothing_of_them():
+    assert "graphs" not in plan_memory(LLAMA._replace(graphs=0), CARD, WISH).describe()

@@ -15,12 +15,7 @@ from edge_client.device import device_metrics
 from lab.testbed.processes import Process
 from opensled.core.errors import OpenSledError
 from opensled.metrics.exposition import MetricsPort
-from opensled.metrics.registry import (
-    DraftCounts,
-    Metric,
-    draft_metrics,
-    metrics_port,
-)
+from opensled.metrics.registry import DraftCounts, Metric, draft_metrics, metrics_port
 from tests.devices import device_on, read
 from tests.foreign_hosts import FOREIGN_HOSTS
 from tests.metric_tables import PAGE, documented

@@ -1,7 +1,5 @@
 """llama.cpp and ONNX Runtime with the committed draft model, under the contract and against a recomputation."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

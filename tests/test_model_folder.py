@@ -1,7 +1,5 @@
 """GGUF files as folders for vLLM: the same weights, logits and ids, written once."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -38,7 +36,7 @@ def logits(model: Path) -> torch.Tensor:
         return network(IDS, use_cache=False).logits
 
 
-def test_the_same_logits_and_ids(source: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_same_logits_and_ids(source, cache, capsys):
     folder = folder_of(str(source))
     (line,) = capsys.readouterr().err.splitlines()
     assert (
@@ -57,7 +55,7 @@ def test_the_same_logits_and_ids(source: Path, cache: Path, capsys: pytest.Captu
         assert text.render(chat) == own.render(chat)
 
 
-def test_both_templates_are_written(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_templates_are_written(source, monkeypatch):
     kept = GgufText.__init__
 
     def with_tools(self: GgufText, path: Path) -> None:
@@ -69,7 +67,7 @@ def test_both_templates_are_written(source: Path, monkeypatch: pytest.MonkeyPatc
     assert text.tool_template == "{{ tools }}" + text.chat_template
 
 
-def test_it_is_written_once(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_is_written_once(source, capsys):
     folder = folder_of(str(source))
     written = (folder / "model.safetensors").stat().st_mtime_ns
     capsys.readouterr()
@@ -77,14 +75,14 @@ def test_it_is_written_once(source: Path, capsys: pytest.CaptureFixture[str]) ->
     assert (folder / "model.safetensors").stat().st_mtime_ns == written
 
 
-def test_a_damaged_folder_is_written_again(source: Path) -> None:
+def test_a_damaged_folder_is_written_again(source):
     weights = folder_of(str(source)) / "model.safetensors"
     whole = weights.read_bytes()
     weights.write_bytes(whole[:-64] + bytes(64))
     assert (folder_of(str(source)) / "model.safetensors").read_bytes() == whole
 
 
-def test_two_servers_that_start_at_once(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_servers_that_start_at_once(source, monkeypatch):
     write = model_folder._write_text
     first: list[Path] = []
 
@@ -101,7 +99,7 @@ def test_two_servers_that_start_at_once(source: Path, monkeypatch: pytest.Monkey
     assert (first[0] / "config.json").stat().st_mtime_ns == 7, "a folder in use was replaced"
 
 
-def test_it_goes_with_its_source(source: Path, stored: Path, cache: Path) -> None:
+def test_it_goes_with_its_source(source, stored, cache):
     first = folder_of(str(source))
     (cache / ".other-7.part").mkdir()  # of a server that works on it
     (cache / ".other-8.part").mkdir()
@@ -112,13 +110,13 @@ def test_it_goes_with_its_source(source: Path, stored: Path, cache: Path) -> Non
     assert {item.name for item in cache.iterdir()} == {second.name, f"{second.name}.json", ".other-7.part"}
 
 
-def test_what_is_a_folder_already(cache: Path) -> None:
+def test_what_is_a_folder_already(cache):
     tiny = model_path("tiny")
     assert folder_of("tiny") == folder_of(str(tiny)) == tiny
     assert not cache.exists()
 
 
-def test_what_cannot_be_one(source: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_one(source, cache, monkeypatch):
     with pytest.raises(NotFound, match="no model 'tinny'; did you mean"):
         folder_of("tinny")
     with monkeypatch.context() as patch:

@@ -1,7 +1,5 @@
 """Files and folders that people give as a model: what is said of those that are none, and which file is taken."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -136,7 +134,7 @@ def put(path: Path, content: str) -> None:
 
 
 @pytest.mark.parametrize("row", GIVEN.strip().split("\n"))
-def test_what_is_given_as_a_model(row: str, tmp_path: Path) -> None:
+def test_what_is_given_as_a_model(row, tmp_path):
     given, files, said = row.split(" | ")
     for file in files.split():
         name, _, content = file.partition("=")
@@ -151,7 +149,7 @@ def test_what_is_given_as_a_model(row: str, tmp_path: Path) -> None:
         model_file(str(tmp_path / given), "*.gguf")
 
 
-def test_a_model_in_the_cache_of_the_hubs_own_tools(tmp_path: Path) -> None:
+def test_a_model_in_the_cache_of_the_hubs_own_tools(tmp_path):
     put(tmp_path / "refs/main", "c0")
     put(tmp_path / "snapshots/c0/x.gguf", "llama")
     assert model_file(str(tmp_path), "*.gguf") == tmp_path / "snapshots/c0/x.gguf"

@@ -1,4 +1,4 @@
-"""Planted bugs: each must be caught by the named test, else that test proves nothing."""
+"""Planted bugs: each must be caught by the named test."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,17 +9,22 @@ import pytest
 import verify_server.kv.prefix
 import verify_server.round.sequence
 import verify_server.round.session
-from opensled.core.messages import DraftBlock
+from opensled.core.messages import DraftBlock, DraftToken, SparseDistribution
 from opensled.core.noise import gumbel, hash_bits
 from opensled.core.protocol import Truth, common_prefix, cut
+from opensled.core.sampling import SparseSampler, softmax
 from scheduler.fcfs import Fcfs
 from scheduler.plan import Slice
-from tests import test_fcfs, test_kv, test_noise, test_prefix, test_protocol, test_session
+from tests import test_fcfs, test_kv, test_noise, test_prefix, test_protocol, test_ratio, test_session
+from verify_server.engine.torch import torch_scores as scores
+from verify_server.engine.torch.torch_scores import TorchScores
 from verify_server.kv.blocks import BlockPool, BlockTable
 from verify_server.round.offer import Offer
 from verify_server.round.session import Session
-from verify_server.rules.base import AcceptanceResult
+from verify_server.rules import ratio
+from verify_server.rules.base import AcceptanceResult, SessionScores
 from verify_server.rules.match import Match
+from verify_server.rules.ratio import Ratio
 
 
 def accept_with(change):
@@ -40,15 +45,6 @@ def accept_any_match(self, check, scores):
     return AcceptanceResult(count, own[count])
 
 
-def rebase_blindly(block, committed):
-    return DraftBlock(len(committed), block.tokens[len(committed) - block.base :])
-
-
-def rebase_in_place(block, committed):
-    """Verifies the whole draft at the new position."""
-    return DraftBlock(len(committed), block.tokens)
-
-
 def extend_blindly(self, verdict):
     if verdict.base > len(self.tokens):
         return None
@@ -60,14 +56,6 @@ def extend_blindly(self, verdict):
 def extend_twice(self, verdict):
     self.tokens.extend(verdict.tokens)
     return verdict.tokens
-
-
-def cut_by_length_only(tokens, base, ends):
-    return cut(tokens, base, replace(ends, eos_ids=frozenset(), stop_ids=frozenset()))
-
-
-def cut_one_late(tokens, base, ends):
-    return cut(tokens, base, replace(ends, last_length=ends.last_length + 1))
 
 
 commit = Session.commit
@@ -99,10 +87,6 @@ def truncate_anywhere(self, length):
     del self.blocks[keep:]
 
 
-def take_without_removing(self, count, tenant=""):
-    return self._unused[-count:]
-
-
 def forget_waiting(self, known, now):
     self.sources.device.offer = None
     return False
@@ -115,20 +99,12 @@ def tell_from_the_end(self, base, *answered):
     tell(self, max(base, len(self.sequence) - 1), *answered)
 
 
-def verify_everything(self, limits, budget, text, beside):
-    return self.block
-
-
 slice_of = Fcfs._slice
 
 
 def decide_mid_prompt(self, session, budget, now):
     piece = slice_of(self, session, budget, now)
     return piece and Slice(piece.session, piece.tokens, True)
-
-
-def gumbel_without_position(key, position, ids):
-    return gumbel(key, 0, ids)
 
 
 def gumbel_in_float32(key, position, ids):
@@ -167,11 +143,12 @@ MUTANTS = {
         Match, "decide", accept_any_match, test_session.test_a_match_after_a_mismatch_does_not_stand
     ),
     "a stale draft is not recognised": Mutant(
-        verify_server.round.sequence, "rebase", rebase_blindly,
+        verify_server.round.sequence, "rebase",
+        lambda block, committed: DraftBlock(len(committed), block.tokens[len(committed) - block.base :]),
         test_session.test_a_stale_draft_is_answered_with_the_truth_and_no_computation,
     ),
     "a late draft is verified at the wrong position": Mutant(
-        verify_server.round.sequence, "rebase", rebase_in_place,
+        verify_server.round.sequence, "rebase", lambda block, committed: DraftBlock(len(committed), block.tokens),
         test_session.test_a_draft_that_arrives_late_keeps_what_is_still_right,
     ),
     "a disagreement is spliced": Mutant(
@@ -181,10 +158,13 @@ MUTANTS = {
         Truth, "extend", extend_twice, test_protocol.test_truth_takes_only_what_is_new
     ),
     "an end inside a draft is overlooked": Mutant(
-        verify_server.round.sequence, "cut", cut_by_length_only, test_session.test_eos_inside_a_draft_ends_the_sequence
+        verify_server.round.sequence, "cut",
+        lambda tokens, base, ends: cut(tokens, base, replace(ends, eos_ids=frozenset(), stop_ids=frozenset())),
+        test_session.test_eos_inside_a_draft_ends_the_sequence
     ),
     "one token too many": Mutant(
-        verify_server.round.sequence, "cut", cut_one_late,
+        verify_server.round.sequence, "cut",
+        lambda tokens, base, ends: cut(tokens, base, replace(ends, last_length=ends.last_length + 1)),
         test_session.test_max_tokens_inside_a_draft_wastes_no_position, (3,),
     ),
     "KV of rejected tokens counts as computed": Mutant(
@@ -197,7 +177,8 @@ MUTANTS = {
         BlockTable, "truncate", truncate_one_block_too_many, test_kv.test_truncate_keeps_the_blocks_of_what_stays
     ),
     "two sessions get the same block": Mutant(
-        BlockPool, "take", take_without_removing, test_kv.test_every_block_has_one_owner_or_is_free
+        BlockPool, "take",
+        lambda self, count, tenant="": self._unused[-count:], test_kv.test_every_block_has_one_owner_or_is_free
     ),
     "a text that others began takes over its last token too": Mutant(
         verify_server.kv.prefix, "reusable_blocks", lambda length, size: length // size,
@@ -217,14 +198,15 @@ MUTANTS = {
         Session, "_tell", tell_from_the_end, test_session.test_a_right_draft_commits_all_of_it_and_a_bonus
     ),
     "drafts beyond the end are computed": Mutant(
-        Offer, "cut", verify_everything,
+        Offer, "cut", lambda self, limits, budget, text, beside: self.block,
         test_session.test_max_tokens_inside_a_draft_wastes_no_position, (2,)
     ),
     "a chunk in the middle of a prompt decides": Mutant(
         Fcfs, "_slice", decide_mid_prompt, test_fcfs.test_a_prompt_is_computed_in_chunks_beside_verification
     ),
     "noise is the same at every position": Mutant(
-        test_noise, "gumbel", gumbel_without_position, test_noise.test_noise_depends_on_key_position_and_id_only
+        test_noise, "gumbel",
+        lambda key, position, ids: gumbel(key, 0, ids), test_noise.test_noise_depends_on_key_position_and_id_only
     ),
     "noise in float32": Mutant(
         test_noise, "gumbel", gumbel_in_float32, test_noise.test_noise_is_finite_and_gumbel_distributed
@@ -236,10 +218,152 @@ MUTANTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", MUTANTS)
+# -- rule `ratio` and its sampler -------------------------------------------------------------------------------
+
+
+PLAIN = test_ratio.PARAMS["plain"]
+
+
+def accept_after_a_rejection(self, check, scores):
+    """Counts every token that passes its own test."""
+    probs = scores.probs_of(range(len(check.draft)), check.ids)
+    key = self._stream("accept", check.key)
+    fallen = [
+        ratio.uniform(key, check.position + index) >= ratio.acceptance_prob(prob, ratio.draft_prob(token))
+        for index, (token, prob) in enumerate(zip(check.draft, probs))
+    ]
+    return fallen.count(False)
+
+
+probs_of, sample_residual = TorchScores.probs_of, TorchScores.sample_residual
+own_probs_of, own_request = SessionScores.probs_of, SessionScores.request
+own_residual = SessionScores.sample_residual
+drawn = SparseSampler._draw
+
+
+UNIFORM = ratio.uniform
+
+
+def residual_of_absolute_differences(target, draft_probs):
+    rest = (target - dense(target, draft_probs)).abs()
+    return rest / rest.sum()
+
+
+def residual_the_wrong_way(target, draft_probs):
+    rest = (dense(target, draft_probs) - target).clamp(min=0)
+    return rest / rest.sum()
+
+
+def residual_forgets_the_last_candidate(target, draft_probs):
+    short = SparseDistribution(draft_probs.ids[:-1], draft_probs.probs[:-1])
+    rest = (target - dense(target, short)).clamp(min=0)
+    return rest / rest.sum()
+
+
+def dense(target, draft_probs):
+    values = target.new_tensor(draft_probs.probs, dtype=target.dtype)
+    return target.new_zeros(target.shape).index_add(0, target.new_tensor(draft_probs.ids).long(), values)
+
+
+def names_another_temperature(self, ids, scores, position):
+    token = drawn(self, ids, scores, position)
+    probs = softmax(scores).astype(np.float32)
+    return DraftToken(
+        token.id, token.confidence, SparseDistribution(tuple(ids.tolist()), tuple(probs.tolist()))
+    )
+
+
+def confidence_of_the_drawn(self, ids, scores, position):
+    token = drawn(self, ids, scores, position)
+    return DraftToken(
+        token.id, token.drawn_from.probs[token.drawn_from.ids.index(token.id)], token.drawn_from
+    )
+
+
+def draws_the_likeliest(self, ids, scores, position):
+    token = drawn(self, ids, scores, position)
+    return DraftToken(int(ids[0]), token.confidence, token.drawn_from)
+
+
+def check(name="plain", dtype=np.float64):
+    """The enumeration under the parameters of that name."""
+    test_ratio.test_every_way_a_round_can_go_adds_up_to_the_target(test_ratio.PARAMS[name], dtype)
+
+
+def check_counts(seed=1):
+    test_ratio.test_what_is_drawn_has_the_joint_law_of_the_target_at_every_position(seed)
+
+
+RATIO_MUTANTS = {
+    "every draft token is accepted": Mutant(ratio, "acceptance_prob", lambda target, draft: 1.0, check),
+    "no draft token is accepted, but recovered": Mutant(ratio, "acceptance_prob", lambda target, draft: 0.0, check),
+    "the ratio stands upside down": Mutant(
+        ratio, "acceptance_prob", lambda target, draft: min(1.0, draft / max(target, 1e-9)), check
+    ),
+    "accepted with the target's probability alone": Mutant(
+        ratio, "acceptance_prob", lambda target, draft: target, check
+    ),
+    "the draft's probability is that of its first candidate": Mutant(
+        ratio, "draft_prob", lambda token: token.drawn_from.probs[0], check
+    ),
+    "tokens after a rejection count": Mutant(Ratio, "_num_accepted", accept_after_a_rejection, check),
+    "tested against the row before": Mutant(
+        SessionScores, "probs_of", lambda self, rows, ids:
+            [own_probs_of(self, range(max(0, row - 1), max(1, row)), [id])[0] for row, id in zip(rows, ids)],
+        check
+    ),
+    "the bonus comes from the row before": Mutant(
+        SessionScores, "request",
+        lambda self, rows, *rest: own_request(self, range(max(0, rows.start - 1), max(1, rows.stop - 1)), *rest), check
+    ),
+    "recovered from the next position's row": Mutant(
+        SessionScores, "sample_residual",
+        lambda self, row, draft_probs, key: own_residual(self, row + 1, draft_probs, key), check
+    ),
+    "recovered from the target, not the residual": Mutant(scores, "residual", lambda target, draft: target, check),
+    "the residual takes absolute differences": Mutant(
+        scores, "residual", residual_of_absolute_differences, check
+    ),
+    "the residual stands the wrong way": Mutant(scores, "residual", residual_the_wrong_way, check),
+    "the residual forgets a candidate": Mutant(
+        scores, "residual", residual_forgets_the_last_candidate, check
+    ),
+    "the test ignores the temperature": Mutant(
+        TorchScores, "probs_of",
+        lambda self, rows, ids, params, masks=None, emitted=None: probs_of(self, rows, ids, PLAIN, masks),
+        check, ("cold",)
+    ),
+    "the residual ignores top_k": Mutant(
+        TorchScores, "sample_residual",
+        lambda self, row, draft_probs, params, key, position, mask=None, emitted=None:
+            sample_residual(self, row, draft_probs, PLAIN, key, position, mask),
+        test_ratio.test_the_residual_obeys_top_k
+    ),
+    "one coin for all positions": Mutant(ratio, "uniform", lambda key, position: UNIFORM(key, 0), check_counts),
+    "test, recovery and proposal share one stream": Mutant(
+        Ratio, "_stream", lambda self, name, key: key, check_counts
+    ),
+    "test and recovery share one stream": Mutant(
+        Ratio, "_stream", lambda self, name, key: bytes(reversed(key)), check_counts, (12,)
+    ),
+    "the sampler draws the likeliest": Mutant(SparseSampler, "_draw", draws_the_likeliest, check_counts),
+    "the sampler names another temperature": Mutant(
+        SparseSampler, "_draw", names_another_temperature,
+        test_ratio.test_a_sampler_names_exactly_what_it_draws_from,
+    ),
+    "blocks end before unlikely tokens": Mutant(
+        SparseSampler, "_draw", confidence_of_the_drawn, test_ratio.test_a_stop_rule_by_confidence_keeps_the_law
+    ),
+}  # fmt: skip
+
+
+OF_RATIO = [pytest.param(name, marks=pytest.mark.long) for name in RATIO_MUTANTS]
+
+
+@pytest.mark.parametrize("name", [*MUTANTS, *OF_RATIO])
 def test_a_planted_bug_is_caught(name, monkeypatch):
-    MUTANTS[name].must_be_caught(monkeypatch)
+    (MUTANTS | RATIO_MUTANTS)[name].must_be_caught(monkeypatch)
 
 
 def test_there_are_enough_of_them():
-    assert len(MUTANTS) >= 20
+    assert len(MUTANTS) >= 20 and len(RATIO_MUTANTS) >= 10

@@ -1,7 +1,5 @@
 """Shared noise: fixed bits, sane statistics, no infinities."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -131,7 +129,7 @@ ids = st.lists(st.one_of(st.integers(0, 300_000), st.integers(0, 2**62)), min_si
 
 
 @given(keys, positions, ids)
-def test_the_hash_is_bit_equal(key: bytes, position: int, ids: list[int]) -> None:
+def test_the_hash_is_bit_equal(key, position, ids):
     rows = torch.tensor([ids, ids])
     hashed = torch_noise.hash_bits(seeds(key, position, len(rows)), rows).numpy().view(np.uint64)
     for row in range(2):
@@ -139,21 +137,21 @@ def test_the_hash_is_bit_equal(key: bytes, position: int, ids: list[int]) -> Non
 
 
 @given(keys, positions)
-def test_the_noise_agrees_to_the_last_bits_and_is_finite(key: bytes, position: int) -> None:
+def test_the_noise_agrees_to_the_last_bits_and_is_finite(key, position):
     vocabulary = np.arange(2000)
     given = torch_noise.gumbel(seeds(key, position), torch.from_numpy(vocabulary)[None])[0].numpy()
     assert np.isfinite(given).all()
     np.testing.assert_allclose(given, noise.gumbel(key, position, vocabulary), rtol=1e-13, atol=1e-13)
 
 
-def test_a_row_does_not_depend_on_its_company() -> None:
+def test_a_row_does_not_depend_on_its_company():
     vocabulary = torch.arange(50_000).expand(5, -1)
     together = torch_noise.gumbel(seeds(b"k" * 16, 7, len(vocabulary)), vocabulary)
     for row in range(5):
         assert torch.equal(together[row], torch_noise.gumbel(seeds(b"k" * 16, 7 + row), vocabulary[:1])[0])
 
 
-def test_the_noise_follows_the_gumbel_law() -> None:
+def test_the_noise_follows_the_gumbel_law():
     sample = torch_noise.gumbel(seeds(noise.noise_key(1), 0), torch.arange(200_000)[None])
     assert abs(sample.mean().item() - np.euler_gamma) < 0.01
     assert abs(sample.var().item() - np.pi**2 / 6) < 0.02

@@ -1,7 +1,6 @@
 """A server that is lost and found again at random moments: what readers see meanwhile, and what they get."""
 
 import asyncio
-import time
 from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
@@ -23,10 +22,10 @@ from opensled.core.protocol import EndRules, Truth
 from opensled.core.sampling import Sampler
 from opensled.text.answer_text import AnswerText
 from tests.devices import TOKENIZER
-from tests.fakes import EOS, FakeEngine, OracleDrafter, Weather, continuation, next_token
-from tests.outages import LIMITS, LONG, QUICK, Reader, device_that_loses
+from tests.fakes import EOS, OracleDrafter, Weather, continuation, next_token
+from tests.outages import LIMITS, LONG, QUICK, Reader, Slow, device_that_loses
 from tests.serving import PROMPT
-from tests.test_look_ahead import Model
+from tests.tiny_drafts import Model
 
 EXPECTED = continuation(PROMPT, LONG.params.max_tokens)
 TEXT = TOKENIZER.decode(EXPECTED)
@@ -213,14 +212,6 @@ def test_the_retries_are_the_modes_unless_configured():
 
 
 # -- silence, and readers who leave ------------------------------------------------------------------------
-
-
-class Slow(FakeEngine):
-    """Takes its time for each step after the first ones."""
-
-    def forward(self, segments):
-        time.sleep(0.04)
-        return super().forward(segments)
 
 
 def test_a_server_that_is_silent_counts_as_away_though_its_stream_is_not_lost():

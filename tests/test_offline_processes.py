@@ -90,8 +90,7 @@ def test_a_server_that_is_killed_and_returns_changes_nothing_in_a_chat(tmp_path)
             screen.expect(MARK)
             screen.expect("(waiting")
             screen.expect("server,")  # a row may end at any blank
-            meanwhile = "".join(shown(screen, columns))
-            assert "waitingfortheserver" in "".join(meanwhile.split())
+            assert "waitingfortheserver" in "".join("".join(shown(screen, columns)).split())
             gate.touch()
             with serve(gate, address) as second:
                 second.wait_ready()

@@ -1,7 +1,5 @@
 """Ollama's API of real processes: the official Python client, and what Open WebUI and Home Assistant send."""
 
-from __future__ import annotations
-
 import json
 
 import httpx

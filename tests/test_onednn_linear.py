@@ -1,7 +1,5 @@
 """Layers with their weights in oneDNN's order: the products of plain layers, and the memory of one copy."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn
@@ -37,7 +35,7 @@ def _logits(network, ids: torch.Tensor) -> torch.Tensor:
 @supported
 @torch.inference_mode()
 @pytest.mark.parametrize("bias", [True, False])
-def test_the_product_is_that_of_a_plain_layer(bias) -> None:
+def test_the_product_is_that_of_a_plain_layer(bias):
     torch.manual_seed(0)
     plain = nn.Linear(100, 60, bias=bias, dtype=torch.bfloat16)
     inputs = torch.randn(1, 7, 100).bfloat16()
@@ -51,7 +49,7 @@ def test_the_product_is_that_of_a_plain_layer(bias) -> None:
 
 @supported
 @torch.inference_mode()
-def test_a_network_computes_what_it_did_and_holds_its_weights_once(network) -> None:
+def test_a_network_computes_what_it_did_and_holds_its_weights_once(network):
     ids = torch.arange(3, 20)[None]
     one, other = network(torch.bfloat16), network(torch.bfloat16)
     reorder(other)
@@ -62,12 +60,12 @@ def test_a_network_computes_what_it_did_and_holds_its_weights_once(network) -> N
 
 
 @supported
-def test_servers_in_bfloat16_have_them(tmp_path) -> None:
+def test_servers_in_bfloat16_have_them(tmp_path):
     engine = load(str(random_model("llama", tmp_path)), "cpu", "bfloat16", 64 * 16, max_rows=64)
     assert layers(engine._model.network, OneDNNLinear)
 
 
-def test_other_dtypes_and_other_versions_of_torch_keep_plain_layers(network, monkeypatch) -> None:
+def test_other_dtypes_and_other_versions_of_torch_keep_plain_layers(network, monkeypatch):
     in_float32, in_bfloat16 = network(torch.float32), network(torch.bfloat16)
     reorder(in_float32)
 

@@ -1,7 +1,5 @@
 """Whom each command calls: the table in docs/security.md against what its processes look up and connect to."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -94,7 +92,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
 
 
 @pytest.mark.parametrize("words", CALLS)
-def test_a_command_calls_whom_the_table_names(words: str, places: dict[str, str]) -> None:
+def test_a_command_calls_whom_the_table_names(words, places):
     verb = max((verb for verb in VERBS if words.startswith(verb)), key=len)
     row = next((row for row in TABLE.splitlines() if f"`{verb}`" in row.partition(" | ")[0]), "")
     assert all(name in row.partition(" | ")[2] for name in CALLS[words])

@@ -13,10 +13,9 @@ from hw_profiles.step_cost import HardwareProfile, Roofline
 from opensled.core.errors import Overloaded
 from opensled.core.messages import Open, SamplingParams
 from scheduler.admission import AdmissionRequest
-from tests.fakes import FakeEngine
+from tests.fakes import CountingText, FakeEngine
 from tests.serving import PROMPT, first_reply, linked, serving
 from tests.system import running
-from tests.test_tenants import CountingText
 from tests.views import viewed
 from verify_server.access.security import Tenants
 from verify_server.admission.admission_controller import AdmissionController
@@ -137,10 +136,16 @@ def test_a_prompt_that_would_cost_those_inside_their_kv_waits():
 # -- turns ------------------------------------------------------------------------------------------------------
 
 
-def test_a_freed_place_goes_to_who_has_less():
+def full():
+    """Four places, all of them with one tenant."""
     hall = Hall(4)
     for _ in range(4):
         hall.ask("greedy")
+    return hall
+
+
+def test_a_freed_place_goes_to_who_has_less():
+    hall = full()
     told = hall.refused("modest").retry_after
     hall.sessions.pop(0)
     hall.now += told / 2
@@ -151,9 +156,7 @@ def test_a_freed_place_goes_to_who_has_less():
 
 
 def test_nobody_who_is_inside_is_thrown_out():
-    hall = Hall(4)
-    for _ in range(4):
-        hall.ask("greedy")
+    hall = full()
     for _ in range(50):
         hall.refused("modest")
         hall.now += 0.1
@@ -161,9 +164,7 @@ def test_nobody_who_is_inside_is_thrown_out():
 
 
 def test_for_who_has_come_back_no_further_place_is_kept():
-    hall = Hall(4)
-    for _ in range(4):
-        hall.ask("greedy")
+    hall = full()
     hall.refused("modest")
     for number in (0, 1):
         hall.sessions.pop(number)
@@ -173,9 +174,7 @@ def test_for_who_has_come_back_no_further_place_is_kept():
 
 def test_who_is_refused_again_and_again_keeps_his_turn_after_he_came_in():
     """Of ten who were sent away one came back; the others are still expected, so the next place is theirs, too."""
-    hall = Hall(4)
-    for _ in range(4):
-        hall.ask("greedy")
+    hall = full()
     for _ in range(10):
         hall.refused("modest")
     hall.sessions.pop(0)
@@ -208,9 +207,7 @@ def test_places_held_of_late_fade_and_are_forgotten():
 
 def test_a_place_is_kept_for_a_moment_only():
     """Who was sent away and does not come back on time is not waited for."""
-    hall = Hall(4)
-    for _ in range(4):
-        hall.ask("greedy")
+    hall = full()
     told = hall.refused("modest").retry_after
     hall.sessions.pop(0)
     hall.refused("greedy")

@@ -1,7 +1,5 @@
 """Who drafts under policy `goodput`: nobody, the device, the server; and what the server learns of its own drafts."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 
@@ -42,58 +40,56 @@ def only(*sessions: SessionView, profile: HardwareProfile) -> Slice:
     return piece
 
 
-def test_a_cheap_drafter_is_asked_where_rows_are_free() -> None:
+def test_a_cheap_drafter_is_asked_where_rows_are_free():
     assert only(own(), profile=server()).ask == 8
 
 
-def test_a_drafter_whose_cost_is_not_known_yet_is_asked() -> None:
+def test_a_drafter_whose_cost_is_not_known_yet_is_asked():
     assert only(own(), profile=READS).ask == 8
     assert only(own(forecast=FAR, hint=0), profile=READS).hint == 0, "a device beside it is another source"
 
 
-def test_a_drafter_that_costs_more_than_it_brings_is_not_asked() -> None:
+def test_a_drafter_that_costs_more_than_it_brings_is_not_asked():
     assert only(own(), profile=server(DEAR)).ask == 0
 
 
-def test_no_drafter_is_asked_where_each_row_costs_a_token() -> None:
+def test_no_drafter_is_asked_where_each_row_costs_a_token():
     assert only(own(own_forecast=HOPELESS), profile=server(profile=COMPUTES)).ask == 0
 
 
-def test_a_session_for_which_the_server_cannot_draft_is_decoded() -> None:
+def test_a_session_for_which_the_server_cannot_draft_is_decoded():
     pieces = {piece.session: piece.ask for piece in plan(own(1), view(2), profile=server()).slices}
     assert pieces[1] > 0 and pieces[2] == 0
 
 
-def test_a_device_that_is_not_needed_rests() -> None:
+def test_a_device_that_is_not_needed_rests():
     piece = only(own(forecast=FAR, hint=4, draft=4), profile=server())
     assert piece.ask > 0 and piece.hint == 0
 
 
-def test_a_device_drafts_on_beside_a_drafter_that_is_too_dear() -> None:
+def test_a_device_drafts_on_beside_a_drafter_that_is_too_dear():
     piece = only(drafting(draft=4, own_forecast=SURE), profile=server(DEAR))
     assert piece.ask == 0 and piece.hint
 
 
-def test_a_drafter_that_proposes_hardly_anything_costs_no_device_its_work() -> None:
-    piece = only(drafting(draft=4, own_forecast=SURE, own_share=0.02), profile=server())
-    assert piece.hint
+def test_a_drafter_that_proposes_hardly_anything_costs_no_device_its_work():
+    assert only(drafting(draft=4, own_forecast=SURE, own_share=0.02), profile=server()).hint
 
 
-def test_a_long_text_is_read_for_a_long_answer_only() -> None:
+def test_a_long_text_is_read_for_a_long_answer_only():
     reading = server(DraftingCost(1e-3, 0.0, 1e-3))
     unread = {"own_unread": 2000}
     assert only(own(**unread, left=4), profile=reading).ask == 0
     assert only(own(own_unread=20, left=400), profile=reading).ask > 0
 
 
-def test_the_own_draft_is_verified_as_far_as_it_is_likely() -> None:
+def test_the_own_draft_is_verified_as_far_as_it_is_likely():
     reach = (0.9, 0.8, 0.05, 0.04)
-    piece = only(own(own=4, own_reach=reach), profile=server(profile=COMPUTES))
-    assert piece.own in (0, 2)
+    assert only(own(own=4, own_reach=reach), profile=server(profile=COMPUTES)).own in (0, 2)
     assert only(own(own=4, own_reach=reach), profile=server()).own == 4  # rows are free
 
 
-def test_own_drafts_and_those_of_devices_share_the_step() -> None:
+def test_own_drafts_and_those_of_devices_share_the_step():
     tight = replace(server(), max_step_tokens=10)
     pieces = plan(own(1, own=6), drafting(2, draft=6), profile=tight).slices
     assert sum(piece.tokens + (piece.own or 0) + (piece.draft or 0) for piece in pieces) <= 10
@@ -109,12 +105,12 @@ def asked_over(seconds: int, session: SessionView, profile: HardwareProfile) -> 
     return count
 
 
-def test_a_drafter_that_does_not_pay_is_tried_now_and_then() -> None:
+def test_a_drafter_that_does_not_pay_is_tried_now_and_then():
     seconds = 40
     assert 2 <= asked_over(seconds, own(), server(DEAR)) < 2 * seconds
 
 
-def test_a_text_is_read_for_a_trial_if_that_takes_no_longer_than_a_step() -> None:
+def test_a_text_is_read_for_a_trial_if_that_takes_no_longer_than_a_step():
     long = own(own_unread=500)  # of 30 ms with CHEAP and DEAR
     assert asked_over(40, long, server(DEAR)) > 0
     assert asked_over(40, long, server(replace(DEAR, read_s=1e-3))) == 0
@@ -123,7 +119,7 @@ def test_a_text_is_read_for_a_trial_if_that_takes_no_longer_than_a_step() -> Non
 # -- what is learned --------------------------------------------------------------------------------------------
 
 
-def test_confidences_are_corrected_by_what_stood() -> None:
+def test_confidences_are_corrected_by_what_stood():
     calibration = ConfidenceCalibration()
     assert calibration.chance(0.95) == pytest.approx(0.95)
     for _ in range(200):
@@ -135,7 +131,7 @@ def test_confidences_are_corrected_by_what_stood() -> None:
 @pytest.mark.parametrize(
     "real", [DraftingCost(8e-3, 1e-3, 1e-3), DraftingCost(0.0, 2e-5, 1e-6), DraftingCost(8e-3, 0.0, 0.0)]
 )
-def test_the_cost_of_drafting_is_learned(real: DraftingCost) -> None:
+def test_the_cost_of_drafting_is_learned(real):
     model = DraftingCostModel(DraftingCost(0.01, 0.0, 1e-3))
     for step in range(300):
         longest, sessions, read = 1 + step % 8, 1 + step % 5, step % 7
@@ -156,7 +152,7 @@ def proposal(*confidences: float, unread: int = 0) -> Proposal:
 
 
 @pytest.mark.parametrize("confidence, better", [(0.9, True), (0.3, False)])
-def test_what_was_not_verified_counts_as_its_confidence_says(confidence: float, better: bool) -> None:
+def test_what_was_not_verified_counts_as_its_confidence_says(confidence, better):
     draft = an_own_draft()
     before = draft.estimate.forecast
     draft.take(proposal(0.9, confidence), 2, 5)
@@ -166,7 +162,7 @@ def test_what_was_not_verified_counts_as_its_confidence_says(confidence: float, 
     assert (draft.estimate.forecast.later > before.later) is better
 
 
-def test_long_drafts_of_which_the_likely_half_is_verified_look_no_better_than_they_are() -> None:
+def test_long_drafts_of_which_the_likely_half_is_verified_look_no_better_than_they_are():
     """Half of the tokens are easy, and stand nine times in ten; the others stand three times in ten."""
     rng, draft = random.Random(5), an_own_draft()
     for _ in range(400):
@@ -181,7 +177,7 @@ def test_long_drafts_of_which_the_likely_half_is_verified_look_no_better_than_th
     assert (found.first, found.later) == (pytest.approx(0.6, abs=0.08), pytest.approx(0.6, abs=0.08))
 
 
-def test_a_model_that_still_reads_is_not_taken_for_one_that_proposes_nothing() -> None:
+def test_a_model_that_still_reads_is_not_taken_for_one_that_proposes_nothing():
     reads, empty = an_own_draft(needs_kv=True), an_own_draft()
     for _ in range(20):
         reads.take(proposal(unread=300), 4, 400)
@@ -190,7 +186,7 @@ def test_a_model_that_still_reads_is_not_taken_for_one_that_proposes_nothing() -
     assert reads.read == 100
 
 
-def test_a_new_session_expects_as_many_drafts_as_the_others_of_its_tenant_had() -> None:
+def test_a_new_session_expects_as_many_drafts_as_the_others_of_its_tenant_had():
     """Else its device would rest until it is seen that the server hardly drafts."""
     book = DeviceBook()
     for _ in range(3):
@@ -201,7 +197,7 @@ def test_a_new_session_expects_as_many_drafts_as_the_others_of_its_tenant_had() 
     assert ServerDrafts(book.of("others", "")).share.ratio == 1.0
 
 
-def test_chances_are_told_by_drafters_that_know_them() -> None:
+def test_chances_are_told_by_drafters_that_know_them():
     sure, silent = an_own_draft(), an_own_draft()
     sure.take(proposal(0.5, 0.5), 2, 5)
     silent.take(proposal(1.0, 1.0), 2, 5)
@@ -226,7 +222,7 @@ def chain(*ids: int) -> DraftBlock:
         ((1, 2, 5), (1, 3), (1, 2, 5, 3), (-1, 0, 1, 0)),
     ],
 )
-def test_two_chains_share_what_they_begin_with(first, second, ids, parents) -> None:
+def test_two_chains_share_what_they_begin_with(first, second, ids, parents):
     found = together(chain(*first), chain(*second))
     assert (found.ids, found.parents) == (ids, parents)
 
@@ -234,7 +230,7 @@ def test_two_chains_share_what_they_begin_with(first, second, ids, parents) -> N
 # -- confidences of devices -------------------------------------------------------------------------------------
 
 
-def test_confidences_travel_as_bytes() -> None:
+def test_confidences_travel_as_bytes():
     tokens = (DraftToken(3, 0.5), DraftToken(4), DraftToken(5, 0.0), DraftToken(6, 0.999))
     sent = codec.decode_client(codec.encode_client(Draft(1, DraftBlock(5, tokens))))
     assert isinstance(sent, Draft)
@@ -242,18 +238,18 @@ def test_confidences_travel_as_bytes() -> None:
     assert sent.block.tokens[3].confidence < 1
 
 
-def test_a_drafter_that_does_not_say_sends_nothing() -> None:
+def test_a_drafter_that_does_not_say_sends_nothing():
     assert not codec.encode_client(Draft(1, DraftBlock(5, (DraftToken(3),)))).draft.confidences
 
 
-def test_a_confidence_too_few_is_refused() -> None:
+def test_a_confidence_too_few_is_refused():
     message = codec.encode_client(Draft(1, DraftBlock(5, (DraftToken(3, 0.5), DraftToken(4, 0.5)))))
     message.draft.confidences = b"\x01"
     with pytest.raises(InvalidRequest, match="1 confidences for 2 draft tokens"):
         codec.decode_client(message)
 
 
-def test_untold_tokens_stand_as_often_as_those_of_the_device_usually_do() -> None:
+def test_untold_tokens_stand_as_often_as_those_of_the_device_usually_do():
     estimate = DeviceBook().of("t", "")
     first, later = estimate.forecast.first, estimate.forecast.later
     assert estimate.reach((1.0, 1.0)) == ()
@@ -261,7 +257,7 @@ def test_untold_tokens_stand_as_often_as_those_of_the_device_usually_do() -> Non
     assert estimate.reach((0.5, 0.5, 0.2), (-1, 0, -1)) == pytest.approx((0.5, 0.25, 0.2))
 
 
-def test_a_device_is_corrected_by_itself_and_a_new_one_by_its_tenant() -> None:
+def test_a_device_is_corrected_by_itself_and_a_new_one_by_its_tenant():
     book = DeviceBook()
     liar, neighbour = book.of("t", "liar"), book.of("u", "another")
     for _ in range(300):
@@ -271,25 +267,24 @@ def test_a_device_is_corrected_by_itself_and_a_new_one_by_its_tenant() -> None:
     assert neighbour.reach((0.95,)) == pytest.approx((0.95,))
 
 
-def test_what_was_tried_of_a_tree() -> None:
+def test_what_was_tried_of_a_tree():
     tree = DraftBlock(5, tuple([DraftToken(id, id / 10) for id in (1, 2, 3, 4)]), (-1, -1, 0, 1))
     assert list_trials(tree, (0,)) == [(0.1, True), (0.2, False), (0.3, False)]
     assert list_trials(chain(1, 2, 3), (0,)) == [(1.0, True), (1.0, False)]
 
 
-def test_a_tree_is_verified_in_the_order_of_its_chances() -> None:
+def test_a_tree_is_verified_in_the_order_of_its_chances():
     tree = DraftBlock(5, tuple([DraftToken(id, 0.5) for id in (1, 2, 3)]), (-1, -1, 1))
     found = likeliest_first(tree, (0.1, 0.9, 0.8))
     assert (found.ids, found.parents) == ((2, 3, 1), (-1, 0, -1))
 
 
-def test_what_a_device_is_unsure_of_is_not_verified_where_rows_cost() -> None:
-    found = only(drafting(draft=4, reach=(0.95, 0.9, 0.1, 0.05)), profile=COMPUTES)
-    assert found.draft in (0, 2)
+def test_what_a_device_is_unsure_of_is_not_verified_where_rows_cost():
+    assert only(drafting(draft=4, reach=(0.95, 0.9, 0.1, 0.05)), profile=COMPUTES).draft in (0, 2)
     assert only(drafting(draft=4, reach=(0.95, 0.9, 0.1, 0.05)), profile=READS).draft == 4
 
 
-def test_a_new_session_for_which_the_server_cannot_draft_is_decoded_beside_others() -> None:
+def test_a_new_session_for_which_the_server_cannot_draft_is_decoded_beside_others():
     """What suits the others says nothing of it: it gets what is best for it beside them."""
     policy, memory, profile = Goodput(WAIT), None, server()
     others = [own(id, forecast=FAR, hint=0) for id in range(1, 31)]

@@ -1,7 +1,5 @@
 """What OpenSLED writes on a machine: its own folders and nothing else, whatever its libraries do by default."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

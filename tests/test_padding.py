@@ -176,8 +176,7 @@ async def test_every_frame_has_one_size_whatever_it_carries(acceptance):
 
 async def test_without_padding_frames_tell_how_many_tokens_they_hold():
     """What the test above would miss if the sizes were the same anyway."""
-    wire = [len(codec.server_bytes(Verdict(10, (7,) * count))) for count in range(1, 6)]
-    assert len(set(wire)) == 5
+    assert len({len(codec.server_bytes(Verdict(10, (7,) * count))) for count in range(1, 6)}) == 5
     async with serving() as (_, address):
         _, frames = await recorded(address, 0.5, padded=False)
         assert len(set(sizes(frames, up=False))) > 2

@@ -88,8 +88,7 @@ def test_the_policy_follows_the_file():
 
 
 def test_the_file_names_no_address_and_makes_no_markup_of_text():
-    elsewhere = set(re.findall(r"[a-z]+://[^\s\"'`<>)]*", SOURCE))
-    assert elsewhere == {"http://www.w3.org/2000/svg"}
+    assert set(re.findall(r"[a-z]+://[^\s\"'`<>)]*", SOURCE)) == {"http://www.w3.org/2000/svg"}
     assert not re.search(r"\son[a-z]+\s*=", MARKUP) and not re.search(r"\sstyle\s*=", MARKUP)
     assert not re.findall(r"<(?:script|style)\s", SOURCE) and len(re.findall(r"<script|<style", SOURCE)) == 2
     forbidden = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|DOMParser|srcdoc|setHTML"

@@ -1,7 +1,5 @@
 """Hundreds of pages that watch, and some that never read: others get their answers, and memory stays bounded."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import time
@@ -113,8 +111,7 @@ async def test_pages_that_never_read_lose_their_places_and_fill_no_memory():
         deadline = time.monotonic() + 20
         while not looks:  # a place becomes free once the deaf ones are given up
             assert time.monotonic() < deadline, "the deaf keep their places"
-            told = await client.post("/v1/chat/completions", json=chat())
-            assert told.status_code == 200
+            assert (await client.post("/v1/chat/completions", json=chat())).status_code == 200
             most = max(most, used_mb() - before)
         await waiting
         assert most < MAX_MB, f"{most:.0f} MB"
@@ -167,11 +164,7 @@ async def test_a_watched_server_of_many_devices_answers_both_kinds_of_clients():
 
 async def test_switches_without_end_are_waited_for_like_any_request():
     """`client-calls` holds for them, so that they take nobody's time."""
-    async with (
-        http_serving() as (manager, grpc, address),
-        linked(grpc) as link,
-        asking(address) as client,
-    ):
+    async with http_serving() as (manager, grpc, address), linked(grpc) as link, asking(address) as client:
         manager.records.of("local", "kitchen")
         over = asyncio.Event()
 

@@ -34,10 +34,7 @@ CONFIG = EdgeConfig(server="hub.example:7411", device_name="<b>kitchen</b>", tls
 async def page_of(config=CONFIG, parallel=1, board=HOT, **server):
     """Yields (device, its view, the server's manager)."""
     usual = {"engine": SlowEngine(num_blocks=200, context_length=400), "text": _Text()}
-    async with (
-        serving(**{**usual, **server}) as (manager, address),
-        device_on(address, parallel) as device,
-    ):
+    async with serving(**{**usual, **server}) as (manager, address), device_on(address, parallel) as device:
         yield device, DeviceView(device, config, lambda: board), manager
 
 
@@ -360,8 +357,7 @@ def test_a_switch_that_is_no_object_is_refused(body):
 def test_a_switch_has_a_bound():
     long = {"device": "a" * MAX_BYTES, "drafting": True}
     reply, done = switched(long)
-    error = refusal(reply, 413)
-    assert "larger than 4 KiB:" in error["message"] and not done
+    assert "larger than 4 KiB:" in refusal(reply, 413)["message"] and not done
     assert refusal(switched({**long, "device": "a" * (1 << 20)})[0], 413)
     assert switched({"device": "a" * (MAX_BYTES - 100), "drafting": True})[0].status_code == 200
 

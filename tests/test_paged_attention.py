@@ -1,7 +1,5 @@
 """Backends of attention against a dense formula in float64: chunks, single rows, chains, trees, scattered blocks."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given
@@ -18,15 +16,14 @@ STEPS = st.builds(random_step, st.integers(0, 2**32))
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @given(step=STEPS, by_path=st.booleans())
 @tried(25)
-def test_a_backend_computes_what_the_formula_says(name, dtype, step, by_path) -> None:
+def test_a_backend_computes_what_the_formula_says(name, dtype, step, by_path):
     if name == "sdpa" and step.shape.value_size != step.shape.size:
         step = Step(Shape(**{**vars(step.shape), "value_size": step.shape.size}), step.segments, step.blocks)
-    given = step.by(backend_of(name), dtype, by_path)
-    assert error(given, step.expected(dtype)) < TOLERANCE[dtype]
+    assert error(step.by(backend_of(name), dtype, by_path), step.expected(dtype)) < TOLERANCE[dtype]
 
 
 @pytest.mark.parametrize("by_path", [False, True])
 @pytest.mark.parametrize("text", [1, 16, 511, 512, 640])
-def test_the_largest_tree_behind_a_text_that_fills_its_blocks(text, by_path) -> None:
+def test_the_largest_tree_behind_a_text_that_fills_its_blocks(text, by_path):
     step = full_tree(Shape(2, 3, 16, 16), text)
     assert error(step.by(backend_of("gather"), torch.float64, by_path), step.expected(torch.float64)) < 1e-6

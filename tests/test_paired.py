@@ -204,8 +204,7 @@ def test_discovery_gives_an_address_and_the_certificate_must_name_the_paired_ser
     monkeypatch.setattr(discovery, "find", lambda kind, tls, name: asked.append(name) or "192.0.2.66:7411")
     found = locate_server(EdgeConfig(**values(server="mdns")))
     assert (found.server, found.tls_name) == ("192.0.2.66:7411", "hub.local")
-    other = locate_server(EdgeConfig(**values(server="mdns", tls_ca=mine, tls_name="x")))
-    assert other.tls_name == "x"
+    assert locate_server(EdgeConfig(**values(server="mdns", tls_ca=mine, tls_name="x"))).tls_name == "x"
     assert locate_server(EdgeConfig(**values(server="mdns", tls_ca=mine))).tls_name == ""
     assert asked == ["hub.local", "x", ""]
     named = EdgeConfig(server="a:1")

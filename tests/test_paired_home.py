@@ -22,6 +22,7 @@ from opensled.core.files import write_whole
 from opensled.core.messages import Open
 from opensled.process.watched_file import CHECK_SECONDS, Watched
 from tests.certificates import AUTHORITY, HERE, issued
+from tests.emulated import Clock
 from tests.serving import GREEDY, PROMPT, first_reply, linked, serving
 from verify_server.access import security
 from verify_server.access.security import TenantLimits, read_tls, watched_tenants
@@ -38,13 +39,7 @@ def home(tmp_path):
 def clock():
     """A clock that a test sets."""
 
-    class Clock:
-        now = 100.0
-
-        def __call__(self):
-            return self.now
-
-    return Clock()
+    return Clock(100.0)
 
 
 def named(home):

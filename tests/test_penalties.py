@@ -3,8 +3,6 @@
 The reference (lab/testbed/reference.py) shares no product code.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections import Counter
@@ -34,11 +32,10 @@ from opensled.models.store import model_path
 from opensled.wire import codec
 from tests.fake_backend import FakeBackend, call, chat, refusal
 from tests.fakes import IMPATIENT, VOCAB, Weather
-from tests.scores_contract import packed
+from tests.scores_contract import Grouped, packed
 from tests.serving import linked, serving
 from tests.system import CALM, FOREVER, ask, running
 from tests.table_target import TableDrafter, TableEngine, TreeDrafter, logits_after, reference
-from tests.test_scores import Grouped
 from verify_server.admission.session_manager import SessionLimits
 from verify_server.engine.base import SampleRequest
 from verify_server.engine.numpy_scores import NumpyScores
@@ -164,15 +161,13 @@ def test_also_with_trees_in_which_each_branch_counts_for_itself(weather):
     assert max(round.accepted for answer in answers for round in answer.rounds) > 2
 
 
-def test_committed_tokens_count_in_a_sequence_that_another_server_goes_on_with():
+async def test_committed_tokens_count_in_a_sequence_that_another_server_goes_on_with():
     for case in CASES:
         expected = reference(PROMPT, LENGTH, **case)
-
-        async def scenario(case=case, expected=expected):
-            async with running(TableEngine(num_blocks=200)) as network:
-                return await ask(network, PROMPT, TableDrafter(1.0), params_of(case), committed=expected[:25])
-
-        assert asyncio.run(scenario()).tokens == expected
+        async with running(TableEngine(num_blocks=200)) as network:
+            known = expected[:25]
+            answer = await ask(network, PROMPT, TableDrafter(1.0), params_of(case), committed=known)
+        assert answer.tokens == expected
 
 
 def test_a_sequence_that_lost_its_kv_counts_on(monkeypatch):
@@ -320,22 +315,20 @@ def is_right(number: int, told: tuple[int, ...]) -> bool:
 
 @pytest.mark.parametrize("name", ["torch", "llamacpp"])
 @pytest.mark.parametrize(("drafter", "tree"), [("none", 0), ("llamacpp", 0), ("cacheback", 12)])
-def test_the_text_of_a_real_model_is_the_targets_own(name, drafter, tree):
-    async def scenario():
-        async with running(engine(name), draft_wait=0.5) as network:
-            asked = [
-                ask(
-                    network,
-                    prompt(),
-                    factory(drafter).create(),
-                    params(number),
-                    stop=FixedLength(4, tree=tree),
-                )
-                for number in range(len(REAL_CASES))
-            ]
-            return await asyncio.gather(*asked)
-
-    for number, answer in enumerate(asyncio.run(scenario())):
+async def test_the_text_of_a_real_model_is_the_targets_own(name, drafter, tree):
+    async with running(engine(name), draft_wait=0.5) as network:
+        asked = [
+            ask(
+                network,
+                prompt(),
+                factory(drafter).create(),
+                params(number),
+                stop=FixedLength(4, tree=tree),
+            )
+            for number in range(len(REAL_CASES))
+        ]
+        answers = await asyncio.gather(*asked)
+    for number, answer in enumerate(answers):
         assert len(answer.tokens) == TOKENS
         assert answer.tokens == expected(number) or (name == "llamacpp" and is_right(number, answer.tokens))
 
@@ -357,5 +350,4 @@ async def tokens_per_round(drafts: SamplingParams) -> float:
 
 def test_drafts_that_count_the_penalties_are_accepted_more_often():
     counting = asyncio.run(tokens_per_round(params(0)))
-    ignoring = asyncio.run(tokens_per_round(replace(params(0), **PLAIN)))
-    assert counting >= ignoring
+    assert counting >= asyncio.run(tokens_per_round(replace(params(0), **PLAIN)))

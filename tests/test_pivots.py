@@ -1,7 +1,5 @@
 """The pivot classifier of a target: its files, what it computes, and what rule `pad` shows it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -56,7 +54,7 @@ def told(about: dict[str, object], folder: Path) -> None:
     path.write_text(json.dumps({name: value for name, value in new.items() if value is not None}))
 
 
-def test_the_files_bring_back_what_was_saved(tmp_path) -> None:
+def test_the_files_bring_back_what_was_saved(tmp_path):
     mine = classifier()
     save(mine, tmp_path / "new")
     found = load(tmp_path / "new")
@@ -65,7 +63,7 @@ def test_the_files_bring_back_what_was_saved(tmp_path) -> None:
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == [ABOUT, WEIGHTS]
 
 
-def test_a_folder_without_a_classifier_says_how_to_train_one(tmp_path) -> None:
+def test_a_folder_without_a_classifier_says_how_to_train_one(tmp_path):
     with pytest.raises(NotFound, match="train-pivots"):
         load(tmp_path)
 
@@ -86,7 +84,7 @@ def test_a_folder_without_a_classifier_says_how_to_train_one(tmp_path) -> None:
     ],
     ids=str,
 )
-def test_a_damaged_description_is_refused(tmp_path, about) -> None:
+def test_a_damaged_description_is_refused(tmp_path, about):
     save(classifier(), tmp_path)
     told(about, tmp_path)
     with pytest.raises(UnsupportedModel, match=f"{tmp_path} cannot be used"):
@@ -94,7 +92,7 @@ def test_a_damaged_description_is_refused(tmp_path, about) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "7", "\x00"])
-def test_what_is_no_description_is_refused(tmp_path, text: str) -> None:
+def test_what_is_no_description_is_refused(tmp_path, text):
     save(classifier(), tmp_path)
     (tmp_path / ABOUT).write_text(text)
     with pytest.raises(UnsupportedModel, match="cannot be used"):
@@ -103,7 +101,7 @@ def test_what_is_no_description_is_refused(tmp_path, text: str) -> None:
 
 @pytest.mark.parametrize("name", WEIGHT_NAMES)
 @pytest.mark.parametrize("damage", ["missing", "infinite", "longer", "flat"])
-def test_damaged_weights_are_refused(tmp_path, name: str, damage: str) -> None:
+def test_damaged_weights_are_refused(tmp_path, name, damage):
     save(mine := classifier(), tmp_path)
     weights = dict(mine.weights)
     weight = weights.pop(name)
@@ -123,7 +121,7 @@ def test_damaged_weights_are_refused(tmp_path, name: str, damage: str) -> None:
         load(tmp_path)
 
 
-def test_a_file_cut_short_is_refused(tmp_path) -> None:
+def test_a_file_cut_short_is_refused(tmp_path):
     save(classifier(), tmp_path)
     whole = (tmp_path / WEIGHTS).read_bytes()
     for cut in (b"", whole[: len(whole) // 2], b"nothing"):
@@ -135,7 +133,7 @@ def test_a_file_cut_short_is_refused(tmp_path) -> None:
         load(tmp_path)
 
 
-def test_the_classifier_of_another_vocabulary_is_refused(tmp_path) -> None:
+def test_the_classifier_of_another_vocabulary_is_refused(tmp_path):
     require_target(classifier(), tmp_path, "abc")
     with pytest.raises(VocabularyMismatch, match="someone"):
         require_target(classifier(), tmp_path, "abd")
@@ -148,7 +146,7 @@ def seen(seed: int, rows: int = 8) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return tuple(part.astype(np.float32) for part in parts)
 
 
-def test_the_chances_are_those_of_the_formula() -> None:
+def test_the_chances_are_those_of_the_formula():
     mine, (states, entropies, probs) = classifier(2), seen(3)
     own = mine.weights
     for state, entropy, prob, chance in zip(states, entropies, probs, mine.chances(states, entropies, probs)):
@@ -160,7 +158,7 @@ def test_the_chances_are_those_of_the_formula() -> None:
         )
 
 
-def test_features_know_directions_and_survive_zeros() -> None:
+def test_features_know_directions_and_survive_zeros():
     mine, (states, entropies, probs) = classifier(4), seen(5)
     found = features(states, entropies, probs, mine.weights)
     assert found.shape == (8, STATE + FACTS)
@@ -259,16 +257,16 @@ def disagrees(rule: type[Pad], seeds: int = 200) -> int:
     return other
 
 
-def test_pad_reads_the_state_after_a_token_and_the_distribution_before_it() -> None:
+def test_pad_reads_the_state_after_a_token_and_the_distribution_before_it():
     assert disagrees(Pad) == 0 == disagrees(AnyRow)
 
 
 @pytest.mark.parametrize("mutant", [StateBefore, EntropyBehind, ShapedProb])
-def test_a_rule_that_reads_another_row_is_caught(mutant: type[Pad]) -> None:
+def test_a_rule_that_reads_another_row_is_caught(mutant):
     assert disagrees(mutant) > 5
 
 
-def test_a_floor_and_a_sigma_below_0_let_nothing_stand() -> None:
+def test_a_floor_and_a_sigma_below_0_let_nothing_stand():
     mine, loosened = torn(), 0
     for seed in range(40):
         scores, check = crafted(seed)
@@ -282,7 +280,7 @@ def test_a_floor_and_a_sigma_below_0_let_nothing_stand() -> None:
     assert loosened > 80
 
 
-def test_a_larger_sigma_accepts_no_less() -> None:
+def test_a_larger_sigma_accepts_no_less():
     mine = torn()
     for seed in range(40):
         scores, check = crafted(seed)
@@ -293,7 +291,7 @@ def test_a_larger_sigma_accepts_no_less() -> None:
         assert accepted == sorted(accepted)
 
 
-def test_the_classifier_says_which_sigma_is_usual() -> None:
+def test_the_classifier_says_which_sigma_is_usual():
     assert Pad("", classifier()).settings == "sigma=0.25,floor=0.0001"
     assert Pad("sigma=0.5,guided", classifier()).settings == "sigma=0.5,floor=0.0001,guided=yes"
     for options in ("sigma=2", "sigma=x", "floor=-1", "theta=1"):
@@ -302,7 +300,7 @@ def test_the_classifier_says_which_sigma_is_usual() -> None:
 
 
 @pytest.mark.parametrize("folder", SHIPPED, ids=lambda path: path.name)
-def test_a_shipped_classifier_is_whole_small_and_its_targets(folder: Path) -> None:
+def test_a_shipped_classifier_is_whole_small_and_its_targets(folder):
     found = load(folder)
     assert found.target == folder.name
     assert (folder / WEIGHTS).stat().st_size < 1e6
@@ -312,7 +310,7 @@ def test_a_shipped_classifier_is_whole_small_and_its_targets(folder: Path) -> No
     assert found.sigma in [point["sigma"] for point in training["sweep"]]
 
 
-def test_servers_get_the_classifiers_and_devices_do_not() -> None:
+def test_servers_get_the_classifiers_and_devices_do_not():
     assert "tiny" in [folder.name for folder in SHIPPED]
     assert '"models/_pivots"' in (ROOT / "pyproject.toml").read_text()
     assert "!models/_pivots" in (ROOT / ".dockerignore").read_text().splitlines()

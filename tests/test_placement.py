@@ -1,30 +1,11 @@
 """Where a newcomer goes: one rule a test, a table of heartbeats in, a replica out."""
 
-from __future__ import annotations
-
 import pytest
 
 from scheduler.cluster.placement import STALE, Heartbeat, Placement, PlacementRequest, choose
+from tests.replicas import NOW, beat
 
-NOW = 100.0
 KEYS = (b"one", b"two", b"three")
-
-
-def beat(replica: str, **other) -> Heartbeat:
-    usual = {
-        "address": f"{replica}:1",
-        "at": NOW,
-        "free_tokens": 1600,
-        "prefix_size": 16,
-        "sessions": 0,
-        "places": 8,
-        "step_s": 0.01,
-        "queue_s": 0.0,
-        "token_s": 1e-3,
-        "model_id": "tiny",
-        "fingerprint": "f",
-    }
-    return Heartbeat(replica, **{**usual, **other})
 
 
 def place(

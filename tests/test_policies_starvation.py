@@ -1,22 +1,34 @@
-"""Policy `goodput` lets nobody starve, and a bad device costs its user nothing: server and devices moved by hand."""
+"""Every policy keeps to its contract and lets nobody starve; bad devices and liars cost their user alone."""
 
-from __future__ import annotations
-
+import asyncio
+import itertools
 import random
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from math import ceil, inf
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_client.drafters.cacheback import CachebackFactory
+from edge_client.lengths.fixed import FixedLength
 from hw_profiles.step_cost import HardwareProfile, Roofline, StepCost
+from lab.testbed.soak.liar import SURE, Liar
 from scheduler import make_policy
+from scheduler.confidences import ConfidenceCalibration
 from scheduler.fcfs import Fcfs
+from scheduler.goodput.policy import Goodput
 from scheduler.goodput.step_budget import BACKGROUND_S
-from scheduler.plan import PolicyOptions, SchedulingPolicy
+from scheduler.plan import BatchPlan, OfferView, PolicyOptions, SchedulingPolicy, Slice, Snapshot
+from scheduler.static import Static
+from tests.gated_target import SlowEngine
 from tests.hypothesis_profiles import tried
+from tests.policy_contract import BUDGETS, Promises, crowd, profiles, require_contract, snapshots, then
 from tests.policy_world import Habits, User, World
+from tests.system import ask, running
+from tests.views import viewed
 
 WAIT = 0.25  # seconds, for a device of which nothing is known
 GOODPUT = make_policy("goodput", PolicyOptions(WAIT))
@@ -88,12 +100,8 @@ def any_world(policy: SchedulingPolicy, seed: int, budget: int, cost: StepCost) 
 
 
 @tried(12)
-@given(
-    seed=st.integers(0, 2**32),
-    budget=st.sampled_from((1, 2, 8, 64, 512)),
-    cost=st.sampled_from(COSTS),
-)
-def test_nobody_starves_whatever_the_devices_do(seed: int, budget: int, cost: StepCost) -> None:
+@given(seed=st.integers(0, 2**32), budget=st.sampled_from((1, 2, 8, 64, 512)), cost=st.sampled_from(COSTS))
+def test_nobody_starves_whatever_the_devices_do(seed, budget, cost):
     world = any_world(GOODPUT, seed, budget, cost)
     world.run()
     require_nobody_starved(world)
@@ -111,13 +119,13 @@ def crowded(policy: SchedulingPolicy, habits: Habits = NONE) -> World:
 @pytest.mark.parametrize(
     "habits", [NONE, pytest.param(GOOD, marks=pytest.mark.long)], ids=["decoding", "drafting"]
 )
-def test_more_sessions_than_tokens_in_a_step_take_turns(habits: Habits) -> None:
+def test_more_sessions_than_tokens_in_a_step_take_turns(habits):
     world = crowded(GOODPUT, habits)
     world.run()
     require_nobody_starved(world)
 
 
-def test_the_crowd_is_one_that_starves_under_first_come_first_served() -> None:
+def test_the_crowd_is_one_that_starves_under_first_come_first_served():
     """Else the tests above could not fail."""
     world = crowded(Fcfs(WAIT))
     world.run()
@@ -142,14 +150,14 @@ def beside_others(
 
 @pytest.mark.parametrize("cost", COSTS, ids=["cpu", "memory", "compute"])
 @pytest.mark.parametrize("kind", BAD)
-def test_a_bad_device_costs_its_user_one_wait_at_most(kind: str, cost: StepCost) -> None:
+def test_a_bad_device_costs_its_user_one_wait_at_most(kind, cost):
     _, user = beside_others(BAD[kind], cost)
     _, plain = beside_others(NONE, cost)
     assert user.seconds <= 1.15 * plain.seconds + 2 * WAIT
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_a_bad_device_costs_its_user_nothing_in_the_long_run(kind: str) -> None:
+def test_a_bad_device_costs_its_user_nothing_in_the_long_run(kind):
     """What is lost is lost once, not once for each token."""
     _, user = beside_others(BAD[kind], CPU, tokens=3 * TOKENS)
     _, plain = beside_others(NONE, CPU, tokens=3 * TOKENS)
@@ -157,14 +165,14 @@ def test_a_bad_device_costs_its_user_nothing_in_the_long_run(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["silent after a while", "late and then silent"])
-def test_a_device_that_was_worth_waiting_for_is_waited_for_once(kind: str) -> None:
+def test_a_device_that_was_worth_waiting_for_is_waited_for_once(kind):
     world, user = beside_others(BAD[kind], MEMORY_BOUND, others=0, tokens=3 * TOKENS)
     assert user.counter == BAD[kind].silent_after, "it never fell silent"
     assert world.longest[user.session.id] < 2 * WAIT
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_bad_devices_cost_the_others_little(kind: str) -> None:
+def test_bad_devices_cost_the_others_little(kind):
     def slowest(habits: Habits) -> float:
         world = World(GOODPUT, HardwareProfile(256, MEMORY_BOUND), seed=5)
         users = [world.join(GOOD, TOKENS) for _ in range(6)]
@@ -176,7 +184,7 @@ def test_bad_devices_cost_the_others_little(kind: str) -> None:
     assert slowest(BAD[kind]) <= 1.2 * slowest(NONE) + WAIT
 
 
-def test_good_devices_are_worth_having() -> None:
+def test_good_devices_are_worth_having():
     """Else a policy that has nobody draft would pass all of the above. A step of 31 ms writes one token, and a round
     of about 90 ms four and a half."""
 
@@ -190,11 +198,172 @@ def test_good_devices_are_worth_having() -> None:
     assert seconds(Habits(right=0.95)) < 0.8 * seconds(NONE)
 
 
-def test_interactive_sessions_go_before_background_ones() -> None:
+def test_interactive_sessions_go_before_background_ones():
     world = World(GOODPUT, HardwareProfile(8, COMPUTE_BOUND))
     users = [world.join(NONE, TOKENS, background=number % 2 == 0) for number in range(24)]
     world.run()
     background = [user.seconds for user in users if user.session.terms.background]
-    watched = [user.seconds for user in users if not user.session.terms.background]
-    assert max(watched) < min(background)
+    assert max([user.seconds for user in users if not user.session.terms.background]) < min(background)
     require_nobody_starved(world)
+
+
+# -- on snapshots of every kind ---------------------------------------------------------------------------------
+
+
+POLICIES: dict[str, tuple[SchedulingPolicy, Promises]] = {
+    "goodput": (Goodput(0.25), Promises(trims=True, longest_wait=1.0)),
+    "fcfs": (Fcfs(0.25), Promises(longest_wait=0.25)),
+    "fcfs, patient": (Fcfs(inf), Promises(for_ever=True)),
+    "fcfs, impatient": (Fcfs(0.0), Promises(longest_wait=0.0)),
+    "static": (Static(0.25), Promises(longest_wait=0.25)),
+    "static, by three": (Static(0.25, 3), Promises(longest_wait=0.25)),
+}
+ANY = HardwareProfile()
+PROMPT = viewed(1, 5, server_drives=True)
+every_policy = pytest.mark.parametrize("name", POLICIES)
+
+
+@every_policy
+@tried(100)
+@given(situation=snapshots(1) | snapshots(8), profile=profiles())
+def test_plans_are_valid(name, situation, profile):
+    policy, promises = POLICIES[name]
+    snapshot, now = situation
+    plan = require_contract(policy, snapshot, profile, now, promises)
+    require_contract(policy, then(snapshot, plan), profile, now, promises)
+
+
+@every_policy
+@pytest.mark.parametrize("seed", range(3))
+def test_plans_for_many_sessions_are_valid(name, seed):
+    policy, promises = POLICIES[name]
+    for budget in BUDGETS:
+        require_contract(policy, crowd(seed), HardwareProfile(budget), 12345.678, promises)
+
+
+@every_policy
+@tried(25)
+@given(profile=profiles(), seeds=st.lists(st.integers(0, 2**32), min_size=2, max_size=6))
+def test_plans_stay_valid_whoever_comes_and_goes(name, profile, seeds):
+    """What a policy remembers of one set of sessions may not mislead it about another."""
+    policy, promises = POLICIES[name]
+    memory: object = None
+    for now, seed in enumerate(seeds):
+        present = random.Random(seed)
+        views = tuple(view for view in crowd(seed, 12, float(now)).sessions if present.random() < 0.7)
+        plan = require_contract(policy, Snapshot(views, memory), profile, float(now), promises)
+        memory = plan.memory
+
+
+class Says:
+    """Answers with these plans in turn."""
+
+    def __init__(self, *plans: BatchPlan) -> None:
+        self._plans = itertools.cycle(plans)
+
+    def plan(self, snapshot: Snapshot, profile: HardwareProfile, now: float) -> BatchPlan:
+        return next(self._plans)
+
+
+def test_the_contract_notices_what_is_wrong():
+    """Each of these plans breaks one rule of it."""
+    views = (
+        PROMPT,
+        replace(PROMPT, id=2, absent=True),
+        replace(PROMPT, id=3, paused=True),
+        replace(PROMPT, id=4, device=OfferView(2)),
+    )
+    wrong = {
+        "sleeps": BatchPlan(),
+        "wake_at": BatchPlan((), 1.0),
+        "twice": BatchPlan((Slice(1, 5, True), Slice(1, 5, True))),
+        "nobody reads": BatchPlan((Slice(2, 5, True),)),
+        "unasked": BatchPlan((Slice(3, 5, True),)),
+        "decides just when": BatchPlan((Slice(1, 4, True),)),
+        "uncomputed": BatchPlan((Slice(1, 6, True),)),
+        "padding": BatchPlan((Slice(1, 5, True, padding=-1),)),
+        "draft": BatchPlan((Slice(1, 5, True, draft=1),)),
+        "hint": BatchPlan((Slice(1, 5, True, hint=17),)),
+        "verifies nothing": BatchPlan((Slice(4, 4, False, draft=1),)),
+        "positions in a step": BatchPlan((Slice(1, 5, True, padding=6),)),
+    }
+    for words, plan in wrong.items():
+        with pytest.raises(AssertionError, match=words):
+            require_contract(Says(plan), Snapshot(views), HardwareProfile(10), 2.0, Promises())
+    with pytest.raises(AssertionError, match="another plan"):
+        require_contract(
+            Says(BatchPlan((Slice(1, 5, True),)), BatchPlan()), Snapshot(views), ANY, 2.0, Promises()
+        )
+
+
+# -- devices that lie about their confidences -------------------------------------------------------------------
+
+
+LIARS, BYSTANDERS, LIED_TOKENS = 16, 2, 200
+HONEST = (1.0,)  # says nothing
+LIES = {"sure": (SURE,), "hopeless": (0.0,), "anything": (0.0, 0.3, 0.6, SURE, 1.0)}
+# Rude devices with the fastest links draft as much as they can: the more of it stands, the more a lie can gain.
+LIAR = Habits(link_s=1e-4, draft_s=1e-6, length=16, rude=True)
+
+
+def beside(told: tuple[float, ...], right: float, tenant: str) -> tuple[float, int]:
+    """Seconds of the slower bystander's answer, and positions that the target computed for all."""
+    world = World(make_policy("goodput", PolicyOptions(WAIT)), HardwareProfile(256, CPU), seed=1)
+    good = [world.join(replace(GOOD, told=(0.8,)), LIED_TOKENS, tenant="good") for _ in range(BYSTANDERS)]
+    for _ in range(LIARS):
+        world.join(replace(LIAR, right=right, told=told), 2 * LIED_TOKENS, tenant=tenant)
+    world.run()
+    assert all(user.truth.tokens == user.script for user in world.users)
+    return max(user.seconds for user in good), world.loop.machine.target.engine.computed
+
+
+honest = cache(beside)
+
+
+@pytest.mark.parametrize("tenant", ["bad", "good"])
+@pytest.mark.parametrize(
+    "right", [0.3, *(pytest.param(each, marks=pytest.mark.long) for each in (0.0, 0.1, 0.5))]
+)
+@pytest.mark.parametrize("lie", LIES)
+def test_a_bystander_keeps_his_rate_and_liars_get_no_more_rows(lie, right, tenant):
+    seconds, computed = beside(LIES[lie], right, tenant)
+    usual_s, usual = honest(HONEST, right, tenant)
+    assert seconds <= 1.05 * usual_s
+    assert computed <= 1.05 * usual
+
+
+def test_without_correction_he_would_lose_half_of_it(monkeypatch):
+    """The attack is a real one."""
+    usual_s, usual = honest(HONEST, 0.3, "bad")
+    monkeypatch.setattr(ConfidenceCalibration, "add_verdict", lambda self, tried: None)
+    seconds, computed = beside((SURE,), 0.3, "bad")
+    assert seconds > 2 * usual_s and computed > 2 * usual
+
+
+def test_who_changes_its_name_is_known_by_its_tenant():
+    """Each sequence of a device without a name is a new device; its tenant has learned of those before."""
+    world = World(make_policy("goodput", PolicyOptions(WAIT)), HardwareProfile(256, CPU), seed=1)
+    before = world._devices.of("bad", "").reach((SURE,))
+    for _ in range(4):
+        world.join(replace(LIAR, right=0.3, told=(SURE,)), LIED_TOKENS, tenant="bad")
+    world.run()
+    assert world._devices.of("bad", "").reach((SURE,)) < (0.6,)
+    assert world._devices.of("good", "").reach((SURE,)) == before
+
+
+def periodic(context: Sequence[int]) -> int:
+    return 1 + len(context) % 7
+
+
+@pytest.mark.parametrize("tree", [0, 12])
+async def test_the_liars_own_text_is_the_targets(tree):
+    """Chains, and trees whose order the lies decide."""
+    # Steps that take a while: a fake target may have written everything before the first draft comes through.
+    async with running(SlowEngine(400, target=periodic), policy=Goodput(0.05)) as network:
+        asking = [
+            ask(network, [id, 2, 3], Liar(CachebackFactory().create(), id), stop=FixedLength(4, tree=tree))
+            for id in range(1, 6)
+        ]
+        answers = await asyncio.gather(*asking)
+        assert network.manager.loop.machine.stats.drafts.accepted > 0
+        assert [answer.tokens for answer in answers] == [tuple(1 + place % 7 for place in range(3, 43))] * 5

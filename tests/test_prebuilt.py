@@ -1,7 +1,5 @@
 """Drafter `llamacpp` on the library in the wheel xllamacpp, where the package llama_cpp is not installed."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """How far a prompt is read, and how much of it was found: what sessions tell, and what readers hear of it."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 
@@ -22,9 +20,8 @@ from scheduler.plan import Slice
 from tests.devices import TOKENIZER
 from tests.fakes import FakeEngine, continuation
 from tests.http_serving import HI, asking, http_serving
-from tests.outages import device_that_loses
+from tests.outages import Slow, device_that_loses
 from tests.sessions import made
-from tests.test_offline import Slow
 from tests.test_offline_api import AwayBackend, ask, comments_of
 from tests.three_tiers import tiers
 from verify_server.kv.blocks import BlockPool, BlockTable
@@ -161,25 +158,17 @@ async def test_of_several_answers_to_a_prompt_one_computes_it():
         assert [reply["usage"]["prompt_tokens_details"]["cached_tokens"] for reply in replies] == [0, 2 * 8]
 
 
-class Gated(FakeEngine):
-    """Its second step waits for `gate`."""
-
-    gate = threading.Event()
-
-    def forward(self, segments):
-        assert not self.batches or self.gate.wait(60)
-        return super().forward(segments)
-
-
 async def test_a_stream_begins_while_the_prompt_is_being_read():
     body = {**HI, "prompt": list(LONG), "stream": True}
+    gate, engine = threading.Event(), FakeEngine(num_blocks=300)
+    engine.before = lambda segments: engine.batches and gate.wait(60)
     async with (
-        http_serving(engine=Gated(num_blocks=300)) as (_, _, address),
+        http_serving(engine=engine) as (_, _, address),
         asking(address) as client,
         client.stream("POST", "/v1/completions", json=body) as response,
     ):
         assert response.status_code == 200
-        Gated.gate.set()
+        gate.set()
         assert b'"finish_reason":"length"' in (await response.aread())
 
 

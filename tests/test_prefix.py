@@ -1,7 +1,5 @@
 """Texts that begin alike share their KV: what is spared, who shares with whom, and that no text changes by it."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import json
@@ -17,10 +15,10 @@ from lab.training.heldout import heldout_path
 from opensled.core.errors import OpenSledError
 from opensled.core.messages import Open, SamplingParams
 from opensled.models.store import model_path
-from tests.fakes import EOS, POISON, FakeEngine, OracleDrafter, continuation
+from tests.fakes import EOS, POISON, FakeEngine, OracleDrafter, Silent, continuation
+from tests.lossless import factory, reference
 from tests.serving import finish, first_reply, linked, serving
 from tests.system import Answer, ask, running
-from tests.test_lossless import factory, reference
 from verify_server.access.security import TenantLimits, Tenants
 from verify_server.admission.session_manager import SessionLimits
 from verify_server.engine.torch.torch_engine import TorchEngine, load
@@ -52,16 +50,6 @@ def test_tenants_and_secrets_have_no_keys_in_common(text):
 
 
 # -- what is spared ---------------------------------------------------------------------------------------------
-
-
-class Silent(OracleDrafter):
-    """Leaves it to the server to decode, so that the number of positions it computes is certain."""
-
-    def __init__(self) -> None:
-        super().__init__(0.0)
-
-    def propose(self):
-        return iter(())
 
 
 def served(
@@ -103,13 +91,8 @@ def test_a_prompt_of_full_blocks_is_computed_from_its_last_token_at_least():
 
 @pytest.mark.parametrize("shares", [True, False])
 def test_an_engine_that_cannot_share_is_not_asked_to(shares):
-    class Loner(FakeEngine):
-        @property
-        def info(self):
-            return dataclasses.replace(super().info, shares_blocks=shares)
-
     _, alone = served(PROMPT)
-    _, engine = served(PROMPT, PROMPT, engine=Loner())
+    _, engine = served(PROMPT, PROMPT, engine=FakeEngine(facts={"shares_blocks": shares}))
     assert (engine.computed < 2 * alone.computed) == shares
 
 

@@ -4,8 +4,6 @@ Hypothesis opens texts of a few kinds for two tenants, computes them in pieces w
 gives up. The model writes down for each position what was computed there, and with which text before it.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 

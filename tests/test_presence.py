@@ -1,7 +1,5 @@
 """A device knows whether its server can be reached, says when that changes, and tells it to those who ask."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -22,10 +22,10 @@ from tests.certificates import AUTHORITY, HERE, issued
 from tests.fake_backend import FakeBackend, call
 from tests.fake_target import _Text
 from tests.http_serving import asking, http_serving
+from tests.replicas import api, until_ready
 from tests.serving import serving
 from tests.slow_start import DONE, PIPE
 from tests.system import until
-from tests.test_gateway_http import api, until_ready
 from verify_server.access.security import Tenants, Tls
 
 EXAMPLE = Metric("example", "An example.", lambda: 7)
@@ -62,25 +62,22 @@ def test_until_it_is_ready_a_process_is_loading_and_then_it_says_why_not(told):
     assert httpx.get(f"{url}/readyz").text.startswith("draining")
 
 
-def test_an_event_loop_that_hangs_is_no_life(monkeypatch):
+async def test_an_event_loop_that_hangs_is_no_life(monkeypatch):
     monkeypatch.setattr(module, "STUCK_S", 0.2)
     release = threading.Event()
 
-    async def scenario():
-        probes = Probes(asyncio.get_running_loop())
-        probes.unready = lambda: ""
-        port = MetricsPort("127.0.0.1:0", [EXAMPLE], probes)
-        url = f"http://{port.address}"
-        try:
-            alive = await asyncio.to_thread(httpx.get, url + LIVE)
-            asked = asyncio.get_running_loop().run_in_executor(None, _while_hanging, url, release)
-            await asyncio.sleep(0.01)
-            release.wait(20)  # nothing else has a turn
-            return alive, await asked
-        finally:
-            port.close()
-
-    alive, stuck = asyncio.run(scenario())
+    probes = Probes(asyncio.get_running_loop())
+    probes.unready = lambda: ""
+    port = MetricsPort("127.0.0.1:0", [EXAMPLE], probes)
+    url = f"http://{port.address}"
+    try:
+        alive = await asyncio.to_thread(httpx.get, url + LIVE)
+        asked = asyncio.get_running_loop().run_in_executor(None, _while_hanging, url, release)
+        await asyncio.sleep(0.01)
+        release.wait(20)  # nothing else has a turn
+        stuck = await asked
+    finally:
+        port.close()
     assert alive.status_code == 200
     assert [reply.status_code for reply in stuck] == [503, 503, 200]  # alive, ready, metrics
     assert "event loop has had no turn" in stuck[0].text
@@ -193,8 +190,7 @@ def test_a_process_is_alive_while_it_loads_and_ready_afterwards(verb, tmp_path):
             assert httpx.get(f"http://{metrics}/metrics").text.count("opensled:build_info{") == 1
             if verb == "edge":
                 server.kill()
-                gone = _until_probed(f"http://{metrics}/readyz", 503)
-                assert "server is away" in gone.text
+                assert "server is away" in _until_probed(f"http://{metrics}/readyz", 503).text
                 assert httpx.get(f"http://{metrics}{LIVE}").status_code == 200
 
 

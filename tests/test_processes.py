@@ -89,11 +89,6 @@ def client(request):
 
 
 @pytest.fixture(scope="module")
-def reference():
-    return Reference(model_path("tiny"))
-
-
-@pytest.fixture(scope="module")
 def story(reference):
     """What the target alone answers to STORY, with these parameters: its ids."""
 
@@ -283,10 +278,7 @@ def test_an_idle_edge_without_a_model_is_small(server):
 
 def test_sigterm_drains(server):
     own = f"127.0.0.1:{free_port()}"
-    with (
-        serve("127.0.0.1:0", "tiny", "--http", own) as second,
-        edge(second.wait_ready(), "none") as device,
-    ):
+    with serve("127.0.0.1:0", "tiny", "--http", own) as second, edge(second.wait_ready(), "none") as device:
         alone = OpenAI(base_url=f"http://{own}/v1", api_key="none", timeout=120)
         streams = [
             iter(

@@ -1,7 +1,5 @@
 """The packaged hardware profiles and what follows from them: pytest tests/test_profiles.py -q"""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -65,19 +63,19 @@ def _rises(values: list[float]) -> bool:
 
 
 @pytest.mark.parametrize("kind", IDS)
-def test_the_catalog_holds_just_these_profiles(kind: str) -> None:
+def test_the_catalog_holds_just_these_profiles(kind):
     assert catalog.names(kind) == sorted(IDS[kind].split())
 
 
 @pytest.mark.parametrize("kind, name", ALL)
-def test_every_profile_loads_under_its_own_id(kind: str, name: str) -> None:
+def test_every_profile_loads_under_its_own_id(kind, name):
     profile = catalog.load(kind, name)
     assert profile.id == name
     assert profile.name
 
 
 @pytest.mark.parametrize("kind, name", [each for each in ALL if each[0] not in ("targets", "heads")])
-def test_every_quantity_is_ordered_and_says_where_it_is_from(kind: str, name: str) -> None:
+def test_every_quantity_is_ordered_and_says_where_it_is_from(kind, name):
     found = _quantities(catalog.load(kind, name))
     assert len(found) >= 5
     for quantity in found:
@@ -86,7 +84,7 @@ def test_every_quantity_is_ordered_and_says_where_it_is_from(kind: str, name: st
 
 
 @pytest.mark.parametrize("name", IDS["accelerators"].split())
-def test_an_accelerator_is_measured_exactly_if_its_sources_say_so(name: str) -> None:
+def test_an_accelerator_is_measured_exactly_if_its_sources_say_so(name):
     profile = catalog.accelerator(name)
     assert profile.measured == (name in MEASURED)
     for quantity in (profile.bandwidth_gb_s, profile.tflops):
@@ -95,7 +93,7 @@ def test_an_accelerator_is_measured_exactly_if_its_sources_say_so(name: str) -> 
 
 
 @pytest.mark.parametrize("name", IDS["devices"].split())
-def test_seconds_of_a_device_are_positive_and_rise_with_tokens(name: str) -> None:
+def test_seconds_of_a_device_are_positive_and_rise_with_tokens(name):
     drafts = catalog.device(name).drafts
     assert "0.5b" in drafts
     for speed in drafts.values():
@@ -105,7 +103,7 @@ def test_seconds_of_a_device_are_positive_and_rise_with_tokens(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", IDS["links"].split())
-def test_seconds_of_a_link_are_positive_and_rise_with_bytes(name: str) -> None:
+def test_seconds_of_a_link_are_positive_and_rise_with_bytes(name):
     link = catalog.link(name)
     for up in (True, False):
         seconds = [link.send_s(size, up) for size in (0, 100, 1500, 10**6)]
@@ -116,9 +114,7 @@ def test_seconds_of_a_link_are_positive_and_rise_with_bytes(name: str) -> None:
 
 
 @pytest.mark.parametrize("accelerator, target", COSTS)
-def test_seconds_of_a_step_are_positive_and_rise_with_tokens_and_contexts(
-    accelerator: str, target: str
-) -> None:
+def test_seconds_of_a_step_are_positive_and_rise_with_tokens_and_contexts(accelerator, target):
     cost = _cost(accelerator, target)
     assert cost.verify_s(0, 0) == 0
     assert _rises([cost.verify_s(tokens, 4096) for tokens in (1, 2, 5, 16, 64, 512, 4096)])
@@ -127,7 +123,7 @@ def test_seconds_of_a_step_are_positive_and_rise_with_tokens_and_contexts(
     assert cost.verify_s(1, 0) > cost.accelerator.step_overhead_ms.typical / 1000
 
 
-def test_a_dense_step_follows_the_roofline_by_hand() -> None:
+def test_a_dense_step_follows_the_roofline_by_hand():
     cost = _cost("a100-80", "dense-8b")
     weights = 8.03e9 * 2 / 1631e9
     kv = 1024 * 2 * 32 * 8 * 128 * 2 / 1631e9
@@ -137,7 +133,7 @@ def test_a_dense_step_follows_the_roofline_by_hand() -> None:
     assert cost.verify_s(512, 1024) == pytest.approx(compute + kv + 0.003)
 
 
-def test_a_mixture_of_experts_reads_more_weights_for_more_tokens_and_never_more_than_it_has() -> None:
+def test_a_mixture_of_experts_reads_more_weights_for_more_tokens_and_never_more_than_it_has():
     shape = catalog.target("moe-30b-a3b")
     read = [shape.bytes_read(tokens) for tokens in (1, 2, 4, 16, 64, 256, 4096)]
     assert _rises(read)
@@ -146,7 +142,7 @@ def test_a_mixture_of_experts_reads_more_weights_for_more_tokens_and_never_more_
     assert read[0] < read[2] < 0.5 * read[-1]
 
 
-def test_fewer_bits_leave_room_for_more_sessions() -> None:
+def test_fewer_bits_leave_room_for_more_sessions():
     cost = _cost("a100-80", "dense-32b")
     smaller = TargetCost(cost.accelerator, cost.target.at(4))
     assert 0 < cost.sessions_that_fit(1024) < smaller.sessions_that_fit(1024)
@@ -154,7 +150,7 @@ def test_fewer_bits_leave_room_for_more_sessions() -> None:
 
 
 @pytest.mark.parametrize("name", IDS["accelerators"].split())
-def test_the_law_gives_the_published_speeds_or_their_source_says_why_not(name: str) -> None:
+def test_the_law_gives_the_published_speeds_or_their_source_says_why_not(name):
     """Speeds that were left out of the fit are predicted as well as the others."""
     profile = catalog.accelerator(name)
     for key, speed in profile.speeds.items():
@@ -176,7 +172,7 @@ PUBLISHED = {  # T_TG of llama-batched-bench for 1, 2, 4, 8, 16 and 32 texts, an
 
 
 @pytest.mark.parametrize("place", PUBLISHED, ids=lambda place: "-".join(map(str, place)))
-def test_steps_over_several_rows_take_what_was_published(place: tuple[str, str, float]) -> None:
+def test_steps_over_several_rows_take_what_was_published(place):
     accelerator, target, bits = place
     cost = TargetCost(catalog.accelerator(accelerator), catalog.target(target).at(bits))
     one, *more = PUBLISHED[place]
@@ -200,9 +196,7 @@ def test_steps_over_several_rows_take_what_was_published(place: tuple[str, str, 
         ("down_mbit_s = [1, 2, 3]", "down_mbit_s = [1, 2]", "down_mbit_s: a table with exactly"),
     ],
 )  # fmt: skip
-def test_a_bad_file_is_refused_by_file_and_key(
-    tmp_path: Path, before: str, after: str, complaint: str
-) -> None:
+def test_a_bad_file_is_refused_by_file_and_key(tmp_path, before, after, complaint):
     path = tmp_path / "mine.toml"
     path.write_text(LINK)
     assert (link := catalog.link(str(path))).id == "mine" and link.down_mbit_s == link.up_mbit_s
@@ -214,7 +208,7 @@ def test_a_bad_file_is_refused_by_file_and_key(
     assert complaint in str(error.value)
 
 
-def test_values_that_contradict_each_other_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_values_that_contradict_each_other_are_named(capsys):
     profiles = [catalog.load(kind, name) for kind in catalog.KINDS for name in catalog.names(kind)]
     known = [line for profile in profiles for line in contradictions(profile)]
     assert known == [
@@ -234,7 +228,7 @@ def test_values_that_contradict_each_other_are_named(capsys: pytest.CaptureFixtu
     assert sum(" is above " in line for line in bad) == 2
 
 
-def test_the_list_names_every_profile(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_names_every_profile(capsys):
     assert main(["profile", "list"]) == 0
     text = capsys.readouterr().out
     assert all(f"  {name} " in text for _, name in ALL)
@@ -244,9 +238,7 @@ def test_the_list_names_every_profile(capsys: pytest.CaptureFixture[str]) -> Non
     assert list(listed) == ["links"]
 
 
-def test_a_shown_profile_fits_the_terminal_and_has_its_sources(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shown_profile_fits_the_terminal_and_has_its_sources(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["profile", "show", "agx-orin"]) == 0
     text = capsys.readouterr().out
@@ -258,7 +250,7 @@ def test_a_shown_profile_fits_the_terminal_and_has_its_sources(
     assert "59.02" in (text := capsys.readouterr().out) and "the law says 59.5" in text and "8: 1.2" in text
 
 
-def test_a_shown_profile_as_json_holds_every_quantity(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_shown_profile_as_json_holds_every_quantity(capsys):
     assert main(["profile", "show", "h200", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)["accelerators"]
     assert shown["tflops"]["typical"] == catalog.accelerator("h200").tflops.typical
@@ -266,7 +258,7 @@ def test_a_shown_profile_as_json_holds_every_quantity(capsys: pytest.CaptureFixt
     assert shown["predicted"] == {}
 
 
-def test_a_file_is_shown_when_its_kind_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_is_shown_when_its_kind_is_named(tmp_path, capsys):
     path = tmp_path / "mine.toml"
     path.write_text(LINK)
     assert main(["profile", "show", str(path)]) == 2
@@ -282,16 +274,14 @@ def test_a_file_is_shown_when_its_kind_is_named(tmp_path: Path, capsys: pytest.C
     [("NVIDIA NVIDIA_DGX_Spark", "Cortex", True, "dgx-spark"), ("GMK", "RYZEN AI MAX+ 395 w/", False, "strix-halo"),
      ("A PC", "AMD EPYC 9655 96-Core", False, "epyc-9655"), ("A PC", "AMD EPYC 9655 96-Core", True, "")],
 )  # fmt: skip
-def test_a_first_guess_is_of_the_machine(
-    board: str, processor: str, card: bool, found: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_first_guess_is_of_the_machine(board, processor, card, found, monkeypatch, tmp_path):
     monkeypatch.setattr(seed, "CARD", tmp_path / ("" if card else "none"))
     monkeypatch.setattr(seed, "detect", lambda: Board(board, "", "", processor, 8, (), 16.0))
     cost = seed.seed_cost()
     assert (cost.accelerator.id if isinstance(cost, TargetCost) else "") == found
 
 
-def test_nothing_keeps_the_profiles_out_of_the_wheel() -> None:
+def test_nothing_keeps_the_profiles_out_of_the_wheel():
     files = [str(path.relative_to(ROOT)) for path in ROOT.glob("hw_profiles/**/*.toml")]
     ignored = subprocess.run(["git", "check-ignore", *files], cwd=ROOT, capture_output=True, text=True)
     assert ignored.stdout == ""  # hatch packs whole folders, less what git ignores

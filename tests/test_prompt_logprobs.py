@@ -38,11 +38,10 @@ from tests.fake_target import _Text
 from tests.fakes import IMPATIENT, FakeEngine, Weather, continuation
 from tests.http_serving import asking, http_serving
 from tests.hypothesis_profiles import tried
-from tests.outages import device_that_loses
+from tests.outages import Slow, device_that_loses
+from tests.replicas import api, until_ready
 from tests.sessions import changed, made
 from tests.system import running
-from tests.test_gateway_http import api, until_ready
-from tests.test_offline import Slow
 from tests.three_tiers import tiers
 from verify_server.kv.blocks import BlockPool, BlockTable
 from verify_server.riders.prompt_logprobs import CHUNK_LOGITS, PromptLogprobs
@@ -129,8 +128,7 @@ def test_a_draft_behind_the_last_chunk_has_its_own_rows(parents):
     changed(session, max_tree=8)
     server.step(session, 4)
     session.submit(draft, 0.0)
-    item = server.step(session, 6, decide=True)
-    assert item.segment.rows == 6 + 3
+    assert server.step(session, 6, decide=True).segment.rows == 6 + 3
     *before, verdict = session.outbox.drain()
     assert heard(before) == (list(PROMPT), ranks(PROMPT))
     accepted = 2 if parents else 3
@@ -348,10 +346,7 @@ async def test_a_reader_that_comes_back_for_them_gets_a_session_of_its_own():
 
 @pytest.mark.parametrize(
     ("asked", "field"),
-    [
-        ({"prompt_logprobs": 21}, "prompt_logprobs"),
-        ({"prompt_logprobs": -1}, "prompt_logprobs"),
-    ],
+    [({"prompt_logprobs": 21}, "prompt_logprobs"), ({"prompt_logprobs": -1}, "prompt_logprobs")],
 )
 def test_what_makes_no_sense_is_refused_by_its_name(asked, field):
     with pytest.raises(InvalidRequest) as refused:

@@ -1,10 +1,6 @@
 """What was pulled from a hub is used by its name afterwards: by a server, by a device, in the list."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,18 +11,13 @@ from opensled.cli import main as cli
 from opensled.core.errors import NotFound
 from opensled.models import store
 from opensled.models.model_pairs import PAIRS
-from tests.hub_server import FETCHED, FOLDER, NAME, HubServer, folder, prepared, pull
+from tests.hub_server import FETCHED, FOLDER, NAME, folder, pull
+from tests.hub_server import hub as hub
 from tests.tiny_drafts import tiny_info
 from verify_server.options.serve_config import ServeConfig
 from verify_server.start.load_target import load_llamacpp
 
 pytestmark = pytest.mark.usefixtures("plain_logs")
-
-
-@pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
-    with prepared(tmp_path, monkeypatch) as server:
-        yield server
 
 
 def bundled(name: str) -> bytes:

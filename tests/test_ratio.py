@@ -2,7 +2,6 @@
 
 import math
 import threading
-from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -162,21 +161,12 @@ class SureDrafter(OracleDrafter):
             yield self._sampler.certain(token.id, token.confidence)
 
 
-@dataclass
-class WaitingEngine(FakeEngine):
-    """Writes nothing before the device drafts: else, on a busy machine, the answer may be over by then."""
-
-    began: threading.Event = field(default_factory=threading.Event)
-
-    def forward(self, segments):
-        assert self.began.wait(60)
-        return super().forward(segments)
-
-
 async def test_a_whole_answer_over_the_wire():
     limits = SessionLimits(linger=0.2, rules=ServedRules(trust_devices=True))
     drafter = SureDrafter(0.7)
-    async with running(WaitingEngine(began=drafter.began), limits=limits) as network:
+    # Nothing is written before the device drafts: else, on a busy machine, the answer may be over by then
+    engine = FakeEngine(before=lambda segments: drafter.began.wait(60))
+    async with running(engine, limits=limits) as network:
         params = SamplingParams(temperature=0.0, max_tokens=120)
         answer = await ask(network, [3, 1, 4], drafter, params, rule="ratio")
         assert list(answer.tokens) == continuation([3, 1, 4], 120)

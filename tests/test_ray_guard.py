@@ -1,7 +1,5 @@
 """Where Ray may listen and whom it must ask: rules, and a real cluster that breaks them one by one."""
 
-from __future__ import annotations
-
 import os
 import re
 import secrets

@@ -1,7 +1,5 @@
 """SmolLM2 drafted for by a real llama-server process with the same file: its texts are the engine's own."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -53,7 +51,7 @@ def served() -> Iterator[ServerFactory]:
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
-def test_a_text_is_the_engines_own(engine, served, sampling, monkeypatch) -> None:
+def test_a_text_is_the_engines_own(engine, served, sampling, monkeypatch):
     alone = asyncio.run(answers(engine, "none", sampling, 1))
     drafted = []
 

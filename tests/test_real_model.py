@@ -4,8 +4,6 @@ make test-real                             # a few prompts, answers of 16 tokens
 OPENSLED_REAL_PROMPTS=60 make test-real    # all of lab/benchmarks/real_prompts.json: hours without fast bfloat16
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 from functools import cache
@@ -90,7 +88,7 @@ def expected(engine: TorchEngine, sampling: dict) -> list[tuple[int, ...]]:
 @pytest.mark.parametrize("at_once", [1, AT_ONCE], ids=["one by one", "at once"])
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 @pytest.mark.parametrize("drafter", DRAFTERS_TESTED)
-def test_a_text_is_the_engines_own(engine: TorchEngine, drafter: str, sampling: dict, at_once: int) -> None:
+def test_a_text_is_the_engines_own(engine, drafter, sampling, at_once):
     given = asyncio.run(answers(engine, drafter, sampling, at_once))
     assert given == expected(engine, sampling)
     assert len(given) == min(COUNT, 60) and all(given)

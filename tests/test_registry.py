@@ -39,7 +39,7 @@ def modules() -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("extra", ["", "llamacpp", "onnx", "server", "home", "train"])
-def test_a_missing_module_comes_with_what_asks_for_it(extra: str) -> None:
+def test_a_missing_module_comes_with_what_asks_for_it(extra):
     extras = PROJECT["optional-dependencies"]
     asked = extras[extra] if extra else PROJECT["dependencies"]
     if extra == "server":
@@ -50,18 +50,18 @@ def test_a_missing_module_comes_with_what_asks_for_it(extra: str) -> None:
         assert named if extra else advice.endswith((" .", str(ROOT))), f"{name}: {advice}"
 
 
-def test_beside_vllm_nothing_replaces_its_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_beside_vllm_nothing_replaces_its_torch(monkeypatch):
     assert "[server]" in remedy("httpx") and "[server]" in remedy("jinja2")
     monkeypatch.setattr(registry, "find_spec", lambda name: name == "vllm" or None)
     assert "[serving]" in remedy("httpx") and "[serving]" in remedy("jinja2.sandbox")
     assert "[vllm]" in remedy("vllm.engine")
 
 
-def test_modules_of_strangers_have_no_remedy() -> None:
+def test_modules_of_strangers_have_no_remedy():
     assert remedy("nobody.knows") == remedy(None) == ""
 
 
-def test_a_registry_names_its_choices_and_what_is_missing() -> None:
+def test_a_registry_names_its_choices_and_what_is_missing():
     plugins = Registry(
         "drafter", {"good": "pathlib:Path", "absent": "llguidance_no_such:X", "bad": "pathlib:X"}
     )

@@ -1,7 +1,5 @@
 """A sequence whose server sends it elsewhere, dies or is full: what a device says, to whom and when. No real time."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from itertools import chain
@@ -320,8 +318,7 @@ def test_a_bearer_token_in_clear_text_goes_to_no_other_host():
 
 def test_once_costs_no_time():
     world = World(home=[[opened(), Verdict(3, (7,))], [opened(), Verdict(4, (8,))]])
-    session = world.run(told(world, 2))
-    assert session.reopened == 1 and world.loop.now == 0
+    assert world.run(told(world, 2)).reopened == 1 and world.loop.now == 0
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 connection (RFC 9112). Else the body of one client would be read as a request of another one (request smuggling).
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """`opensled run`: one command serves a model and chats with it, and leaves no process, however it ends."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """A sequence: confirmed <= known, nothing confirmed is ever taken back, prefixes of confirmed text only."""
 
-from __future__ import annotations
-
 import pytest
 
 from opensled.core.errors import FutureBase
@@ -36,7 +34,7 @@ def step(each: Sequence, *draft: int) -> None:
     each.segment(Slice(1, each.uncomputed, True), DraftBlock(len(each), tuple(map(DraftToken, draft))))
 
 
-def test_a_commit_confirms_and_rolls_back_the_kv_of_what_was_rejected() -> None:
+def test_a_commit_confirms_and_rolls_back_the_kv_of_what_was_rejected():
     each = sequence(pool())
     step(each, 10, 11, 99)
     assert each.commit((10, 11, 12), num_accepted=2) == (10, 11, 12)
@@ -44,7 +42,7 @@ def test_a_commit_confirms_and_rolls_back_the_kv_of_what_was_rejected() -> None:
     assert len(each.memory.blocks) == 3, "the block of the rejected token is given back"
 
 
-def test_vetted_tokens_are_known_but_not_confirmed_and_can_be_taken_back() -> None:
+def test_vetted_tokens_are_known_but_not_confirmed_and_can_be_taken_back():
     each = vetting(pool())
     step(each)
     each.commit((10,), 0)
@@ -60,7 +58,7 @@ def test_vetted_tokens_are_known_but_not_confirmed_and_can_be_taken_back() -> No
     assert each.truth.rewinds == 1
 
 
-def test_behind_what_is_vetted_it_waits_and_a_draft_on_what_was_taken_back_is_stale() -> None:
+def test_behind_what_is_vetted_it_waits_and_a_draft_on_what_was_taken_back_is_stale():
     each = vetting(pool())
     each.ahead = 2
     step(each)
@@ -76,7 +74,7 @@ def test_behind_what_is_vetted_it_waits_and_a_draft_on_what_was_taken_back_is_st
     assert not each.waits and each.rebase(ahead) is None
 
 
-def test_an_end_that_is_vetted_is_one_when_it_is_confirmed() -> None:
+def test_an_end_that_is_vetted_is_one_when_it_is_confirmed():
     each = vetting(pool())
     step(each)
     each.commit((10, 0), num_accepted=0)
@@ -91,7 +89,7 @@ def test_an_end_that_is_vetted_is_one_when_it_is_confirmed() -> None:
     assert each.over and each.finish_reason == "stop"
 
 
-def test_alone_it_has_the_last_word_from_what_no_target_confirms() -> None:
+def test_alone_it_has_the_last_word_from_what_no_target_confirms():
     each = vetting(pool())
     step(each)
     each.commit((10, 11), num_accepted=0)
@@ -103,7 +101,7 @@ def test_alone_it_has_the_last_word_from_what_no_target_confirms() -> None:
     assert each.over and (each.confirmed, each.unverified) == (12, 2)
 
 
-def test_prefixes_are_published_for_confirmed_tokens_only() -> None:
+def test_prefixes_are_published_for_confirmed_tokens_only():
     memory = pool()
     first = vetting(memory)
     step(first)
@@ -128,7 +126,7 @@ def adopted(memory: BlockPool, tokens: list[int]) -> int:
     return found
 
 
-def test_nothing_is_adopted_for_tokens_that_are_not_confirmed() -> None:
+def test_nothing_is_adopted_for_tokens_that_are_not_confirmed():
     memory = pool()
     writer = sequence(memory, [*PROMPT, 10, 11, 12, 13])
     step(writer)
@@ -141,7 +139,7 @@ def test_nothing_is_adopted_for_tokens_that_are_not_confirmed() -> None:
     assert reader.computed == 8, "the third block holds tokens that may still be taken back"
 
 
-def test_lost_kv_is_computed_again_from_the_start() -> None:
+def test_lost_kv_is_computed_again_from_the_start():
     each = sequence(pool())
     step(each)
     each.commit((10,), 0)

@@ -1,7 +1,5 @@
 """The text that a server writes: when its stream stays open, what cuts it, and what is asked."""
 
-from __future__ import annotations
-
 import time
 from itertools import islice
 

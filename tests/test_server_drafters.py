@@ -1,7 +1,5 @@
 """Drafters beside the target: the text stays the target's own, and what is drafted is worth its rows."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Sequence

@@ -2,8 +2,6 @@
 has a bound whatever is asked.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
 

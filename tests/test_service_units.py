@@ -116,8 +116,7 @@ def test_facts_come_back_out_of_a_unit():
 
 def read_by_systemd(line):
     """The words of a command line as systemd.service(5) reads them, `%` and `$` undone: written from its text."""
-    words = re.findall(r'"((?:[^"\\]|\\.)*)"|(\S+)', line)
-    for inside, plain in words:
+    for inside, plain in re.findall(r'"((?:[^"\\]|\\.)*)"|(\S+)', line):
         word = plain or re.sub(r"\\(.)", r"\1", inside)
         yield word.replace("%%", "%").replace("$$", "$")
 

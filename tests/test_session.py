@@ -1,53 +1,20 @@
-"""One session, step by step and without a loop: rounds are exact here."""
+"""One session, step by step and without a loop: rounds are exact here, and no peer's fault costs another."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
-from opensled.core.errors import FutureBase, InvalidRequest, NonFiniteLogits
-from opensled.core.messages import Draft, DraftBlock, DraftToken, Prefill, SamplingParams, Verdict
+from opensled.core.errors import EngineError, FutureBase, InvalidRequest, NonFiniteLogits, Unsupported
+from opensled.core.messages import Open, SamplingParams, Verdict
 from scheduler.plan import Slice
 from tests.fakes import EOS, POISON, VOCAB, FakeEngine, continuation, next_token
-from tests.sessions import made
-from tests.system import read_now
+from tests.sessions import PROMPT, Bench
+from tests.system import read_now, running
+from verify_server.admission.session_manager import SessionLimits
 from verify_server.kv.blocks import BlockPool, BlockTable
 from verify_server.round.step import run_step
-from verify_server.rules.base import AcceptanceResult
-
-PROMPT = [3, 1, 4, 1, 5]
-
-
-class Bench:
-    """A session, its engine and the hand that turns the crank."""
-
-    def __init__(self, prompt=PROMPT, max_tokens=30, stop_ids=(), target=next_token):
-        self.engine = FakeEngine(num_blocks=32, target=target)
-        self.pool = BlockPool(32, self.engine.block_size)
-        params = SamplingParams(temperature=0, stop_ids=tuple(stop_ids))
-        self.session = made(1, prompt, max_tokens, BlockTable(self.pool), params=params)
-        self.session.attach(len(prompt))
-        self.counter = 0
-
-    def draft(self, *ids, base=None):
-        self.counter += 1
-        base = len(self.session.sequence.tokens) if base is None else base
-        self.session.submit(Draft(self.counter, DraftBlock(base, tuple(DraftToken(id) for id in ids))), 0.0)
-
-    def step(self, tokens=None, decide=True):
-        """Compute up to the newest token (or `tokens` of them) and decide; returns the verdict."""
-        session = self.session
-        tokens = len(session.sequence.tokens) - session.sequence.computed if tokens is None else tokens
-        planned = session.plan(Slice(1, tokens, decide), 0.0)
-        session.commit(planned, run_step(self.engine, [planned])[0], now=1.0)
-        return self.verdict() if decide else None
-
-    def verdict(self) -> Verdict:
-        while isinstance(message := read_now(self.session.outbox), Prefill):
-            pass
-        return message
-
-    def right(self, count):
-        return continuation(self.session.sequence.tokens, count)
+from verify_server.rules.base import AcceptanceResult, AcceptanceRule
 
 
 def test_plain_decoding_is_a_step_without_a_draft():
@@ -260,3 +227,47 @@ def test_a_non_finite_row_fails_its_own_session_alone():
     failure, decision = run_step(engine, work)
     assert isinstance(failure, NonFiniteLogits)
     assert decision == AcceptanceResult(0, next_token(PROMPT))
+
+
+# -- bad neighbours ---------------------------------------------------------------------------------------------
+
+
+PARAMS = SamplingParams(temperature=0, max_tokens=20)
+BAD_OPENS = {
+    "a bad id": (Open((VOCAB,), PARAMS), InvalidRequest),
+    "a bad rule": (Open((1,), PARAMS, rule="telepathy"), Unsupported),
+    "a bad stop id": (Open((1,), replace(PARAMS, stop_ids=(VOCAB,))), InvalidRequest),
+    "a prompt too long": (Open((1,) * 200, PARAMS), InvalidRequest),
+}
+
+
+@pytest.mark.parametrize("name", BAD_OPENS)
+async def test_a_bad_open_pushes_nobody_out(name):
+    """At a full server an absent session gives way to a newcomer, but not to one who is refused anyway."""
+    message, error = BAD_OPENS[name]
+    async with running(FakeEngine(), limits=SessionLimits(max_sessions=1, linger=60)) as network:
+        manager = network.manager
+        absent, _ = await manager.open(Open((3, 1), PARAMS), "local")
+        absent.attach(2)
+        manager.leave(absent)
+        with pytest.raises(error):
+            await manager.open(message, "local")
+        assert manager.remembered == (absent,)
+
+
+class Broken(AcceptanceRule):
+    """A rule with a bug."""
+
+    def decide(self, check, scores):
+        raise ZeroDivisionError
+
+
+def test_a_bug_in_one_sequences_rule_fails_that_sequence_alone():
+    sick, well = Bench(), Bench()
+    pool = BlockPool(64, 4)
+    sick.session.terms = replace(sick.session.terms, rule=Broken())
+    sick.session.sequence.memory, well.session.sequence.memory = BlockTable(pool), BlockTable(pool)
+    work = [bench.session.plan(Slice(1, len(PROMPT), True), 0.0) for bench in (sick, well)]
+    expected = well.right(1)[0]
+    failure, decision = run_step(FakeEngine(), work)
+    assert isinstance(failure, EngineError) and decision == AcceptanceResult(0, expected)

@@ -14,8 +14,8 @@ from lab.testbed.reference import Sampling
 from opensled.core.messages import ChatMessage, Guide, SamplingParams, Tool
 from opensled.core.noise import noise_key
 from opensled.models.store import model_path
+from tests.lossless import IMPATIENT, STORM, factory, reference
 from tests.system import ask, running
-from tests.test_lossless import IMPATIENT, STORM, factory, reference
 from verify_server.admission.session_manager import SessionLimits
 from verify_server.riders.guide import GuideMasks
 from verify_server.text.guide import GuideCompiler

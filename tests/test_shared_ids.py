@@ -1,7 +1,5 @@
 """Draft models that share nearly all ids with the target: what they lack is masked, the noise stays shared."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
@@ -21,8 +19,7 @@ from opensled.core.vocabulary import fingerprint
 from opensled.text.tokenizer import TargetTokenizer
 from tests.drafter_contract import DrafterContract, ids, pull
 from tests.five_tokenizers import family
-from tests.test_drafters import ToyDrafter
-from tests.tiny_drafts import TEXT, TINY_DRAFT, TOKENIZER_JSON, tiny_info, tiny_tokenizer
+from tests.tiny_drafts import TEXT, TINY_DRAFT, TOKENIZER_JSON, ToyDrafter, tiny_info, tiny_tokenizer
 
 FOREIGN = frozenset({3, 9, 17})
 SHARED = Vocabulary("shared", 38, FOREIGN, stand_in=5)

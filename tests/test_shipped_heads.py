@@ -1,18 +1,15 @@
 """The draft heads that come with OpenSLED: small, whole, of their targets, and worth their pass."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 
 import pytest
 
 from edge_client.drafters.none import NoneDrafter
-from lab.testbed.reference import Reference
 from lab.training.heads.smaller import shrink
 from lab.training.heldout import heldout_path, read_heldout
 from opensled.core.messages import ChatMessage, SamplingParams
-from opensled.models.store import bundled_folder, model_path
+from opensled.models.store import bundled_folder
 from scheduler.fcfs import Fcfs
 from tests.system import ask, running
 from verify_server.drafting.heads import head_file
@@ -28,13 +25,13 @@ ROOT = Path(__file__).resolve().parents[1]
 TOKENS, EIGHT = 40, Fcfs(float("inf"), 8)
 
 
-def test_there_are_the_heads_that_the_docs_name() -> None:
+def test_there_are_the_heads_that_the_docs_name():
     kinds = {"smollm2": ("ctc", "specformer"), "tiny": ("ctc", "specformer")}
     assert [path.name for path in HEADS] == [f"{target}-{kind}" for target in kinds for kind in kinds[target]]
 
 
 @pytest.mark.parametrize("folder", HEADS, ids=lambda path: path.name)
-def test_a_head_is_whole_and_small(folder: Path) -> None:
+def test_a_head_is_whole_and_small(folder):
     assert (folder / WEIGHTS).stat().st_size <= 12 * MEGABYTE
     head = head_file.load(folder)
     target, _, kind = folder.name.partition("-")
@@ -45,7 +42,7 @@ def test_a_head_is_whole_and_small(folder: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_head_is_shipped_in_four_bits(tmp_path: Path) -> None:
+def test_a_head_is_shipped_in_four_bits(tmp_path):
     """The command that made it: what it says of the smaller head is what its file says."""
     whole = bundled_folder() / "_heads/tiny-ctc"
     found = shrink(head_file.load(whole), tmp_path / "work", tmp_path / "out")
@@ -55,15 +52,10 @@ def test_a_head_is_shipped_in_four_bits(tmp_path: Path) -> None:
     assert (tmp_path / "out" / WEIGHTS).stat().st_size < 0.6 * (whole / WEIGHTS).stat().st_size
 
 
-def test_all_models_together_are_small_and_devices_get_no_head() -> None:
+def test_all_models_together_are_small_and_devices_get_no_head():
     files = [path for path in (ROOT / "models").rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) <= 80 * MEGABYTE
     assert "_heads" not in (ROOT / "deploy/edge/pyproject.toml").read_text()
-
-
-@pytest.fixture(scope="module")
-def reference() -> Reference:
-    return Reference(model_path("tiny"))
 
 
 def prompts_of(target: ServedModel) -> list[tuple[int, ...]]:
@@ -80,29 +72,21 @@ def prompts_of(target: ServedModel) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "temperature"),
-    [
-        pytest.param("ctc", 0.8, marks=pytest.mark.long),
-        ("specformer", 0.0),
-    ],
+    ("kind", "temperature"), [pytest.param("ctc", 0.8, marks=pytest.mark.long), ("specformer", 0.0)]
 )
-def test_the_heads_of_tiny_draft_what_tiny_writes(
-    reference: Reference, kind: str, temperature: float
-) -> None:
+async def test_the_heads_of_tiny_draft_what_tiny_writes(reference, kind, temperature):
     config = ServeConfig(model="tiny", dtype="float64", numerics="fast", kv_tokens=4000, server_drafter=kind)
     target = load(config)
     drafter = SERVER_DRAFTERS.get(kind)(config, target)
     prompts = prompts_of(target)
     params = SamplingParams(temperature=temperature, max_tokens=TOKENS, seed=3)
 
-    async def scenario():
-        async with running(target.engine, drafter=drafter, policy=EIGHT, text=target.text) as network:
-            asking = [ask(network, prompt, NoneDrafter(), params) for prompt in prompts]
-            return [
-                answer.tokens for answer in await asyncio.gather(*asking)
-            ], network.manager.loop.machine.stats
-
-    texts, stats = asyncio.run(scenario())
+    async with running(target.engine, drafter=drafter, policy=EIGHT, text=target.text) as network:
+        asking = [ask(network, prompt, NoneDrafter(), params) for prompt in prompts]
+        (texts, stats) = (
+            [answer.tokens for answer in await asyncio.gather(*asking)],
+            network.manager.loop.machine.stats,
+        )
     for prompt, text in zip(prompts, texts):
         expected, _ = reference.generate(
             prompt, temperature=temperature, max_tokens=TOKENS, seed=3, ignore_eos=False

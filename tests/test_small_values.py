@@ -1,9 +1,6 @@
 """Numbers that no library bears: a start that fails with one says why in a line, and what is small is served."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 
@@ -26,7 +23,7 @@ REFUSED = [
 SMALL = ("--engine", "llamacpp", "--context", "8", "--max-sessions", str(10**9))
 
 
-def test_numbers_that_no_library_bears(tmp_path: Path) -> None:
+def test_numbers_that_no_library_bears(tmp_path):
     words = [json.dumps((*SERVE, *flags)) for flags, _ in REFUSED]
     log = tmp_path / "log"
     small = json.dumps((*SERVE, *SMALL))

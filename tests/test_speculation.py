@@ -1,18 +1,15 @@
-"""The formulas of a round against sums and simulations of their own, and averages that forget.
-
-Run: .venv/bin/python -m pytest tests/test_speculation.py -q
-"""
-
-from __future__ import annotations
+"""The formulas of a round against sums and simulations of their own, and averages that forget."""
 
 import random
 from math import inf
-from statistics import fmean
+from statistics import fmean, median_low
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from hw_profiles.fading import FadingRatio, faded_rate, remaining_share
+from hw_profiles.fading import FadingRatio, RunningMedian, faded_rate, remaining_share
 from hw_profiles.speculation import accepted_tokens, reach
 
 FIRST = np.array([0.4, 0.65, 0.9, 0.7, 0.5])
@@ -20,22 +17,21 @@ LATER = np.array([0.3, 0.75, 0.95, 1.0, 0.0])
 
 
 @pytest.mark.parametrize("acceptance", [0.0, 0.3, 0.8, 0.95])
-def test_the_tokens_of_a_round_are_the_geometric_sum_of_the_paper(acceptance: float) -> None:
+def test_the_tokens_of_a_round_are_the_geometric_sum_of_the_paper(acceptance):
     for length in range(12):
         expected = (1 - acceptance ** (length + 1)) / (1 - acceptance)
         assert 1 + reach([acceptance] * length)[1:].sum() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("length", [0, 1, 2, 5, 8])
-def test_accepted_tokens_are_the_sum_of_the_reaches(length: int) -> None:
+def test_accepted_tokens_are_the_sum_of_the_reaches(length):
     found = accepted_tokens(FIRST, LATER, length)
     for first, later, accepted in zip(FIRST.tolist(), LATER.tolist(), found.tolist()):
-        chances = [first, *[later] * (length - 1)][:length]
-        assert accepted == pytest.approx(reach(chances)[1:].sum())
+        assert accepted == pytest.approx(reach([first, *[later] * (length - 1)][:length])[1:].sum())
         assert accepted_tokens(first, later, length) == pytest.approx(accepted)
 
 
-def test_a_simulated_round_commits_as_many_tokens_as_expected() -> None:
+def test_a_simulated_round_commits_as_many_tokens_as_expected():
     draw, first, later, length = random.Random(1), 0.6, 0.8, 5
 
     def accepted() -> int:
@@ -46,7 +42,7 @@ def test_a_simulated_round_commits_as_many_tokens_as_expected() -> None:
     assert mean == pytest.approx(float(accepted_tokens(first, later, length)), abs=0.04)
 
 
-def test_a_half_life_forgets_half() -> None:
+def test_a_half_life_forgets_half():
     assert remaining_share(48.0, 48.0) == 0.5
     assert remaining_share(0.0, 48.0) == 1.0
     ratio = FadingRatio(half_life=10.0)
@@ -57,9 +53,16 @@ def test_a_half_life_forgets_half() -> None:
     assert ratio.seen == 11
 
 
-def test_a_steady_rate_is_found() -> None:
+def test_a_steady_rate_is_found():
     rate = 0.0
     for _ in range(4000):
         rate = faded_rate(rate, 3.0, 0.01, window_s=5.0)
     assert rate == pytest.approx(300.0, rel=0.01)
     assert faded_rate(rate, 0.0, inf, window_s=5.0) == 0
+
+
+@given(st.integers(1, 9), st.lists(st.integers(-3, 3) | st.floats(-1e9, 1e9), max_size=60))
+def test_a_running_median_is_the_low_median_of_the_window(window, values):
+    running = RunningMedian(window)
+    for count, value in enumerate(values, 1):
+        assert running.add(value) == median_low(values[max(0, count - window) : count])

@@ -1,7 +1,5 @@
 """What servers and devices say at their start: in time, in full, and with the next command."""
 
-from __future__ import annotations
-
 import re
 import time
 

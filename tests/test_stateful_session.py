@@ -4,8 +4,6 @@ Hypothesis plays readers, devices and scheduler at once: plans nobody would make
 moment, readers who come and go, KV memory for about one session and a half.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 from random import Random
@@ -56,8 +54,7 @@ class Reader:
             if isinstance(message, Failure):
                 self.told = message.code
             elif isinstance(message, Prefill):
-                sequence = self.session.sequence
-                assert message.cached <= message.computed < message.length <= len(sequence)
+                assert message.cached <= message.computed < message.length <= len(self.session.sequence)
             else:
                 assert message is not None, "a superseded outbox is read"
                 assert message.num_accepted <= len(message.tokens)

@@ -1,7 +1,5 @@
 """Which draft tokens of a whole batch a step verifies, against trying every choice."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import accumulate, product
 from operator import mul
@@ -77,7 +75,7 @@ UNTOLD = some.tuples(some.integers(0, 4), CHANCE, CHANCE).map(
     some.integers(0, 12),
     some.builds(each, some.floats(0, 1)) | some.builds(bent, some.integers(0, 8), some.floats(0, 2)),
 )
-def test_no_other_choice_is_worth_more(offers: list[DraftOffer], room: int, price: Price) -> None:
+def test_no_other_choice_is_worth_more(offers, room, price):
     kept = most_valuable(offers, room, price)
     assert sum(kept) <= room
     assert all(0 <= tokens <= offer.tokens for offer, tokens in zip(offers, kept))
@@ -85,31 +83,31 @@ def test_no_other_choice_is_worth_more(offers: list[DraftOffer], room: int, pric
 
 
 @pytest.mark.parametrize(("price", "count"), [(0.95, 0), (0.89, 1), (0.49, 2), (0.01, 3)])
-def test_tokens_above_a_price(price: float, count: int) -> None:
+def test_tokens_above_a_price(price, count):
     assert most_valuable([DraftOffer(3, SURE, (0.9, 0.5, 0.1))], 16, each(price)) == [count]
 
 
-def test_rows_go_to_the_likeliest_tokens_of_the_batch_and_not_to_each_session_alike() -> None:
+def test_rows_go_to_the_likeliest_tokens_of_the_batch_and_not_to_each_session_alike():
     sure, doubtful = DraftOffer(6, SURE), DraftOffer(6, DOUBTFUL)
     assert most_valuable([doubtful, sure], 6, each(0.0)) == [0, 6]
     assert most_valuable([doubtful, sure], 8, each(0.0)) == [2, 6]
     assert most_valuable([sure, sure], 8, each(0.0)) == [4, 4]
 
 
-def test_a_confident_token_passes_others_of_a_draft_that_is_as_good_on_the_whole() -> None:
+def test_a_confident_token_passes_others_of_a_draft_that_is_as_good_on_the_whole():
     offers = [DraftOffer(2, SURE, (0.5, 0.4)), DraftOffer(2, SURE, (0.95, 0.9))]
     assert most_valuable(offers, 2, each(0.0)) == [0, 2]
 
 
-def test_dear_rows_behind_cheap_ones_are_left() -> None:
+def test_dear_rows_behind_cheap_ones_are_left():
     assert most_valuable([DraftOffer(8, SURE)], 16, bent(4, 2.0)) == [4]
 
 
-def test_a_tree_pays_by_its_depth_for_all_its_tokens() -> None:
+def test_a_tree_pays_by_its_depth_for_all_its_tokens():
     tree = DraftOffer(14, Forecast(first=0.8, later=0.5), depth=3)  # expects 0.8 * (1 + 1/2 + 1/4) = 1.4
     assert most_valuable([tree], 32, each(0.099)) == [14]
     assert most_valuable([tree], 32, each(0.101)) == [0]
 
 
-def test_without_drafts_there_is_nothing_to_verify() -> None:
+def test_without_drafts_there_is_nothing_to_verify():
     assert most_valuable([NOTHING, NOTHING], 8, each(0.1)) == [0, 0]

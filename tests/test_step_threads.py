@@ -1,7 +1,5 @@
 """Threads of a step, chosen by what steps take."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -92,7 +90,7 @@ def weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_the_next_start_times_nothing(weights: Path):
+def test_the_next_start_times_nothing(weights):
     steps: list[tuple[int, int]] = []
     first = find(lambda *step: steps.append(step), weights, ["engine"], 2)
     assert steps
@@ -100,7 +98,7 @@ def test_the_next_start_times_nothing(weights: Path):
     assert find(lambda *step: steps.append(step), weights, ["engine"], 2) == first and not steps
 
 
-def test_other_weights_are_timed_anew(weights: Path):
+def test_other_weights_are_timed_anew(weights):
     steps: list[tuple[int, int]] = []
     find(lambda *step: steps.append(step), weights, ["engine"], 2)
     weights.write_bytes(b"GGUF of another size")
@@ -112,7 +110,7 @@ def test_other_weights_are_timed_anew(weights: Path):
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"few": 99, "turn": 0, "many": 0}', '{"few": "1"}', "\x00"]
 )
-def test_what_is_damaged_is_timed_anew(weights: Path, text: str):
+def test_what_is_damaged_is_timed_anew(weights, text):
     find(lambda *step: None, weights, ["engine"], 2)
     [kept] = (weights.parent / "cache" / "self-tests").iterdir()
     kept.write_text(text)
@@ -120,7 +118,7 @@ def test_what_is_damaged_is_timed_anew(weights: Path, text: str):
     assert find(lambda *step: steps.append(step), weights, ["engine"], 2).few in (1, 2) and steps
 
 
-def test_what_a_busy_machine_shows_is_not_remembered(weights: Path, monkeypatch: pytest.MonkeyPatch):
+def test_what_a_busy_machine_shows_is_not_remembered(weights, monkeypatch):
     monkeypatch.setattr(step_threads, "UNSTEADY", 0.5)
     assert find(lambda *step: None, weights, ["engine"], 4) == StepThreads(3)
     assert not (weights.parent / "cache").exists()

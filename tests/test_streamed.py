@@ -1,7 +1,5 @@
 """Drafts from a stream of tokens: those of a model with the same logits, and what cuts a stream."""
 
-from __future__ import annotations
-
 import logging
 from itertools import islice
 
@@ -15,6 +13,7 @@ from opensled.core.messages import SamplingParams
 from opensled.core.noise import noise_key
 from opensled.core.sampling import DRAFT_CANDIDATES, Sampler, SparseSampler
 from tests.drafter_contract import DrafterContract, ids, other_than, pull
+from tests.emulated import Clock
 from tests.toy_stream import CONTEXT, ToyDrafter, ToyFactory, ToySource, logits_after
 
 PROMPT = (5, 6, 7, 8)
@@ -163,8 +162,7 @@ def test_a_draw_that_is_another_token_cuts_the_stream():
 
 def test_look_ahead_drafts_behind_the_block_and_the_bonus_token():
     drafter, source = streamed()
-    block = pull(drafter, 3)
-    assert sum(1 for _ in drafter.look_ahead(block, 4)) == 1 + 4
+    assert sum(1 for _ in drafter.look_ahead(pull(drafter, 3), 4)) == 1 + 4
     ahead = ids(drafter.drafted)
     drafter.commit(ahead[:4])
     given = source.given
@@ -210,13 +208,6 @@ def test_a_silent_source_is_no_endless_read():
     drafter, _ = streamed(ToySource(most=0))
     drafter.begin([*range(NEAR + 10)], sampler())
     assert len(list(islice(iter(lambda: drafter.read(16), False), 5))) == 1
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

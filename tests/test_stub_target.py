@@ -1,7 +1,5 @@
 """The target that writes what its prompt dictates, really served, and asked over a device and over its own API."""
 
-from __future__ import annotations
-
 import httpx
 import pytest
 

@@ -43,23 +43,22 @@ def slips(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("known", [COMMANDS, KEYS, PROFILES], ids=["commands", "keys", "profiles"])
-def test_a_slip_of_the_keys_finds_a_name_and_nearly_always_the_right_one(known: list[str]) -> None:
+def test_a_slip_of_the_keys_finds_a_name_and_nearly_always_the_right_one(known):
     tried = [(slip, name) for name in known if len(name) >= 4 for slip in slips(name) if slip not in known]
     found = {(slip, name): nearest(slip, known) for slip, name in tried}
     assert None not in found.values()
-    right = sum(near == name for (_, name), near in found.items())
-    assert right >= 0.93 * len(tried) > 100
+    assert sum(near == name for (_, name), near in found.items()) >= 0.93 * len(tried) > 100
 
 
 @pytest.mark.parametrize("word", UNRELATED)
-def test_another_word_finds_no_name(word: str) -> None:
+def test_another_word_finds_no_name(word):
     assert nearest(word, COMMANDS) is None
     assert nearest(word, KEYS) is None
     assert nearest(word, PROFILES) is None
 
 
 @pytest.mark.parametrize("word", UNRELATED)
-def test_what_all_names_of_a_kind_share_makes_no_likeness(word: str) -> None:
+def test_what_all_names_of_a_kind_share_makes_no_likeness(word):
     assert nearest(f"--{word}", FLAGS) is None
     assert nearest(f"--no-{word}", FLAGS) is None
     assert nearest(f"OPENSLED_{word.upper()}", VARIABLES) is None
@@ -82,10 +81,10 @@ def test_what_all_names_of_a_kind_share_makes_no_likeness(word: str) -> None:
         ("draft", ["drafts list", "draft-tables build"], None),  # two begin so
     ],
 )
-def test_nearest(word: str, known: list[str], meant: str | None) -> None:
+def test_nearest(word, known, meant):
     assert nearest(word, known) == meant
 
 
-def test_an_error_names_the_near_choice_or_says_nothing() -> None:
+def test_an_error_names_the_near_choice_or_says_nothing():
     assert did_you_mean("bond", ["bound"]) == "; did you mean bound?"
     assert did_you_mean("bogus", ["bound"]) == ""

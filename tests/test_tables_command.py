@@ -1,7 +1,5 @@
 """`opensled draft-tables build`: the table it writes, what it shows meanwhile, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

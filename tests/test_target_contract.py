@@ -1,8 +1,6 @@
 """What must hold of a target under the machine, whatever its memory: every user reads what the target alone writes,
 whoever drafted; nobody is forgotten; no memory leaks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

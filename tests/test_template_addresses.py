@@ -1,7 +1,5 @@
 """No chat template can write an address of this process's memory into a prompt, by any way to a text."""
 
-from __future__ import annotations
-
 import re
 from copy import deepcopy
 from functools import partial

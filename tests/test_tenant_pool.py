@@ -1,7 +1,5 @@
 """Threads for strangers' work: one of a tenant at a time, and nobody held up by another tenant."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 
@@ -10,26 +8,13 @@ import pytest
 from opensled.core.errors import InvalidRequest, Overloaded
 from opensled.core.messages import Open
 from opensled.process.fork_server import STOP
-from tests.fakes import FakeText
+from tests.fakes import HeldText
 from tests.serving import GREEDY, serving
 from tests.system import until
 from verify_server.access import tenant_pool
 from verify_server.access.tenant_pool import TenantPool
 
 TEXT = Open("some text", GREEDY)
-
-
-class Held(FakeText):
-    """Its tokenizer is stuck, as native code can be, until the test lets it go on."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate, self.entered = threading.Event(), 0
-
-    def encode(self, text):
-        self.entered += 1
-        assert self.gate.wait(30)
-        return super().encode(text)
 
 
 @pytest.fixture
@@ -110,12 +95,12 @@ async def test_what_waits_of_one_tenant_is_bounded(gate, monkeypatch):
 
 async def test_a_stuck_tokenizer_holds_up_its_tenant_alone():
     """Before, six stuck compiles filled the one executor in which all prompts were tokenized."""
-    text = Held()
+    text = HeldText()
     async with serving(text=text) as (manager, _):
         stuck = [asyncio.ensure_future(manager.inputs.prompt_ids(TEXT, "attacker")) for _ in range(40)]
-        await until(lambda: text.entered == 2)
+        await until(lambda: text.waiting == 2)
         victim = asyncio.ensure_future(manager.inputs.prompt_ids(TEXT, "victim"))
-        await until(lambda: text.entered == 3)
-        text.gate.set()
+        await until(lambda: text.waiting == 3)
+        text.go.set()
         assert await victim
         await asyncio.gather(*stuck)

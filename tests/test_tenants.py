@@ -2,14 +2,13 @@
 
 import asyncio
 import dataclasses
-import threading
 
 import pytest
 
 from opensled.core.bounds import MAX_CHARACTERS
 from opensled.core.errors import InvalidRequest, NotFound, Overloaded, UsageError
 from opensled.core.messages import ChatMessage, Open, Prefill, SamplingParams
-from tests.fakes import FakeEngine, FakeText
+from tests.fakes import CountingText, FakeEngine, HeldText
 from tests.serving import PROMPT, finish, first_reply, linked, serving
 from tests.system import until
 from verify_server.access.security import TenantLimits, Tenants, read_tenants
@@ -80,20 +79,6 @@ def test_a_missing_token_file(tmp_path):
 
 
 # -- prompts ----------------------------------------------------------------------------------------------
-
-
-class CountingText(FakeText):
-    """Counts what was tokenized."""
-
-    def __init__(self):
-        self.encoded = 0
-
-    def encode(self, text):
-        self.encoded += 1
-        return super().encode(text)
-
-    def render(self, messages, *more):
-        return self.encode("".join(turn.content for turn in messages))
 
 
 def session_limits(max_sessions=3, default=TenantLimits(), **tenants):
@@ -253,24 +238,12 @@ def test_errors_never_mention_others():
     with_idle_loop(check, max_sessions=7)
 
 
-class SlowText(FakeText):
-    """Tokenizes when told to."""
-
-    def __init__(self):
-        self.go, self.waiting = threading.Event(), 0
-
-    def encode(self, text):
-        self.waiting += 1
-        assert self.go.wait(60)
-        return super().encode(text)
-
-
 def test_prompts_being_tokenized_hold_places():
     """Else a tenant at his limit could keep every core busy with prompts that find no place."""
 
     async def check(guests):
         manager = guests.manager
-        manager.inputs.text = text = SlowText()
+        manager.inputs.text = text = HeldText()
         opening = [asyncio.ensure_future(manager.open(Open("text", LONG), "a")) for _ in range(2)]
         await until(lambda: text.waiting == 2)
         with pytest.raises(Overloaded, match="your tenant"):

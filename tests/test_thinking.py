@@ -1,7 +1,5 @@
 """Models that think: what comes apart, over each API, whole and streamed, with drafts and without."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json
@@ -367,8 +365,7 @@ async def test_earlier_thoughts_come_back(tmp_path):
 async def test_ollama_knows_what_thinks(tmp_path):
     async with thinking(tmp_path / "m") as (server, edge, _):
         for client in (server, edge):
-            shown = await client.post("/api/show", json={})
-            assert "thinking" in shown.json()["capabilities"]
+            assert "thinking" in (await client.post("/api/show", json={})).json()["capabilities"]
             body = {"prompt": asks("hm\n</think>\n\nYes."), "stream": False, "think": True}
             reply = (await client.post("/api/generate", json=body)).json()
             assert (reply["thinking"], reply["response"]) == ("hm", "Yes.")

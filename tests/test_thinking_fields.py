@@ -1,7 +1,5 @@
 """Every name that clients have for thinking, and what becomes of it."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

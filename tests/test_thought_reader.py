@@ -1,7 +1,5 @@
 """What tells thoughts from an answer, token by token, and the grammars behind them."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from itertools import pairwise
@@ -44,8 +42,7 @@ def expected(text: str, start: Start) -> tuple[str, str]:
 
 def read(text: str, start: Start, cuts: list[int]) -> tuple[str, str, list[tuple[str, str]]]:
     reader, said = ThoughtReader(THINK, start), []
-    places = sorted({min(cut, len(text)) for cut in cuts} | {0, len(text)})
-    for low, high in pairwise(places):
+    for low, high in pairwise(sorted({min(cut, len(text)) for cut in cuts} | {0, len(text)})):
         said.append(reader.push(text[low:high]))
     said.append(reader.flush())
     return "".join(one.thoughts for one in said), "".join(one.text for one in said), said

@@ -1,7 +1,5 @@
 """Streaming text: exact for every family of decoder, never taken back; and stop strings."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import resource
@@ -97,8 +95,7 @@ def test_real_text_never_shows_half_a_character(text):
 def test_a_character_is_shown_as_soon_as_it_is_whole():
     tokenizer = TOKENIZERS["byte-level"]
     text, encoded = TextStream(tokenizer), tokenizer.encode("aé👍b")
-    shown = [text.push([token]) for token in encoded]
-    assert [part for part in shown if part] == ["a", "é", "👍", "b"]
+    assert [part for part in [text.push([token]) for token in encoded] if part] == ["a", "é", "👍", "b"]
 
 
 def test_an_unfinished_character_shows_at_the_end():
@@ -113,8 +110,7 @@ def test_special_tokens_do_not_show():
     tokenizer = TOKENIZERS["byte-level"]
     special = min(tokenizer.special_ids)
     ids = tokenizer.encode("👍")
-    text = TextStream(tokenizer)
-    assert text.push([special, ids[0], special, *ids[1:], special]) == "👍"
+    assert TextStream(tokenizer).push([special, ids[0], special, *ids[1:], special]) == "👍"
 
 
 @pytest.mark.timed

@@ -1,8 +1,8 @@
-"""Sentences of the pages that repeat a default, a limit, a lifetime or a list: the values are those of the code."""
+"""The pages' values, messages, flags and commands are those of the code."""
 
-from __future__ import annotations
-
+import ast
 import re
+import shlex
 from importlib import import_module
 from pathlib import Path
 
@@ -10,8 +10,9 @@ import pytest
 import tomllib
 
 from edge_client.drafters import DRAFTERS
+from opensled.cli import config
 from opensled.cli.config import options
-from opensled.cli.main import CONFIGS, VERBS
+from opensled.cli.main import CONFIGS, VERBS, _parser
 from opensled.net.address import NEAR_NAMES
 from tests.layers import ROOMS
 from verify_server.options.registries import SERVER_DRAFTERS
@@ -87,7 +88,7 @@ security: transfers | {} of a tenant, … {} in all; {} minutes; {} MB/s => adap
 
 
 @pytest.mark.parametrize("row", TOLD.strip().splitlines())
-def test_a_page_tells_the_value_of_the_code(row: str) -> None:
+def test_a_page_tells_the_value_of_the_code(row):
     told, of_code = row.split(" => ")
     page, sentence = told.split(": ", 1)
     module, values = of_code.split(": ", 1)
@@ -99,7 +100,7 @@ def test_a_page_tells_the_value_of_the_code(row: str) -> None:
     assert re.search(pattern, " ".join(text.split())), held
 
 
-def test_the_lists_that_the_pages_repeat_are_whole() -> None:
+def test_the_lists_that_the_pages_repeat_are_whole():
     readme = (ROOT / "README.md").read_text()
     tests = set(re.findall(r"^((?:test-|vllm-test)[a-z]*):", (ROOT / "Makefile").read_text(), re.M))
     assert tests and tests <= set(re.findall(r"[\w-]+", readme.partition("make test ")[2].partition("\n")[0]))
@@ -124,14 +125,75 @@ def extras_of(file: str) -> set[str]:
     return {*tomllib.loads((ROOT / file).read_text())["project"]["optional-dependencies"]}
 
 
-def test_what_no_configuration_file_may_set_is_named() -> None:
+def test_what_no_configuration_file_may_set_is_named():
     all_options = [option for verb in VERBS for option in options(CONFIGS.get(verb))]
     typed = {option.name.replace("_", "-") for option in all_options if option.typed}
     told = (ROOT / "docs/operations.md").read_text().partition("config.toml` (not")[2].partition(")")[0]
     assert set(re.findall(r"`--([\w-]+)`", told)) == typed
 
 
-def test_ends_of_names_of_this_machine_are_those_that_only_networks_give() -> None:
+def test_ends_of_names_of_this_machine_are_those_that_only_networks_give():
     told = (ROOT / "docs/security.md").read_text().partition("an end that only networks give, such as ")[2]
     ends = re.findall(r"`(?:\.TAILNET)?(\.[a-z.]+)`", told.partition(", with TLS")[0])
     assert len(ends) == 3 and set(ends) <= set(NEAR_NAMES)
+
+
+# -- messages, flags and commands -------------------------------------------------------------------------------
+
+
+TROUBLES = (ROOT / "docs/troubleshooting.md").read_text()
+PAGE = "\n".join(
+    [TROUBLES, *((ROOT / "docs" / name).read_text() for name in ("cluster.md", "operations.md"))]
+)
+PACKAGES = ("opensled", "http_api", "edge_client", "verify_server", "scheduler", "hw_profiles", "home")
+
+
+def templates():
+    """Every text in the sources; what a formatted one fills in is an ellipsis."""
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.JoinedStr):
+                    yield "".join(
+                        part.value if isinstance(part, ast.Constant) else "…" for part in node.values
+                    )
+                elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    yield re.sub(r"%[dsg]", "…", node.value)
+
+
+def quoted():
+    """The messages of the troubleshooting tables: at the beginning of a row, in one pair of backticks, with a blank."""
+    cells = re.findall(r"^\| `([^`]+)`", TROUBLES, re.M)
+    return [cell for cell in cells if " " in cell]
+
+
+def test_every_message_quoted_is_a_real_one():
+    texts = list(templates())
+    assert len(quoted()) > 50
+    for message in quoted():
+        parts = [re.escape(part.strip("… ")) for part in message.split("…")]
+        pattern = re.compile(".*".join(part for part in parts if part), re.S)
+        assert any(pattern.search(text) for text in texts), message
+
+
+def commands():
+    blocks = re.findall(r"```sh\n(.*?)```", PAGE, re.S)
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    return [shlex.split(line, comments=True) for line in lines if "bin/opensled " in line]
+
+
+@pytest.mark.parametrize("words", commands(), ids=" ".join)
+def test_every_command_parses(words):
+    _, verb, *arguments = words
+    assert _parser(verb, config.options(CONFIGS.get(verb))).parse_args(arguments)
+
+
+def test_every_flag_named_exists():
+    known = {flag for verb in VERBS for item in config.options(CONFIGS.get(verb)) for flag in item.flags}
+    # Of pip, systemd and others; of Docker and kubectl; of Ray; of vLLM
+    foreign = """--no-index --find-links --platform --only-binary --no-deps --batch --offline --now --version
+    --kill-whom --user --build-arg --cap-drop --detach --env --file --from-file --gpus --publish
+    --read-only --restart --security-opt --shm-size --stop-timeout --tag --tmpfs --mount --name
+    --time --volume --head --address --port --node-ip-address --include-dashboard --generate
+    --opensled --shutdown-timeout"""
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", PAGE)) - set(foreign.split()) <= known

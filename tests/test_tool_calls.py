@@ -1,7 +1,5 @@
 """Tools: how calls are written, what may surround them, and what a chat template gets to see of them."""
 
-from __future__ import annotations
-
 import json
 import random
 

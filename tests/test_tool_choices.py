@@ -1,7 +1,5 @@
 """Choices of tools in the words of every API, and names that are data: what reaches the server."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -105,11 +105,7 @@ def test_figures_are_those_of_the_time_between():
     assert (found["step_sessions"], found["step_tokens"], found["prediction_error"]) == (4, 20, 0.04)
     assert found["hints"] == {"0": 0.25, "4": 0.75}
     assert (found["kv_tokens"], found["kv_used"], found["kv_cached"]) == (1600, pytest.approx(0.4), 0.1)
-    assert (found["kv_evicted_per_s"], found["prefix_hits_per_s"], found["preemptions_per_s"]) == (
-        64,
-        160,
-        1,
-    )
+    assert (found["kv_evicted_per_s"], found["prefix_hits_per_s"], found["preemptions_per_s"]) == (64, 160, 1)
     assert found["refused"] == {"overloaded": 5} and found["refused_per_s"] == 5
     assert (found["failures_per_s"], found["opened_per_s"], found["resumed_per_s"]) == (1, 2, 1)
 

@@ -11,8 +11,8 @@ PRODUCT, LAB, TESTS = "lines of the product", "lines of testbed, training, bench
 # Lower a number as soon as its count falls. None is ever raised: lines that are lent are in BORROWED.
 CEILINGS = {
     PRODUCT: 70_161,
-    LAB: 42_602,
-    TESTS: 93_161,
+    LAB: 40_638,
+    TESTS: 91_172,
     "kernel: lines": 12_062,
     "kernel: public classes of the server": 84,
     "kernel: imports of the shell": 64,
@@ -44,7 +44,7 @@ BORROWED = {
         "drafts that are waited for inside vllm serve": 55,
         "machines that people own": 163,
         "paid: makers of models' files to the lab, options as one class, figures of calibrate": -649,
-    },
+    }
 }
 MAX_BORROWED = {PRODUCT: 1_437}
 

@@ -1,7 +1,5 @@
 """Draft trees on real engines: each path of a tree has the logits of the same path as a chain, and the text stays."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable, Sequence
@@ -20,9 +18,10 @@ from opensled.core.trees import depth_first, without_twins
 from opensled.models.store import model_path
 from scheduler.plan import Slice
 from tests.hypothesis_profiles import tried
+from tests.lossless import Case, cases
 from tests.sessions import made
-from tests.test_lossless import Case, cases
-from tests.tiny_models import VOCABULARY, random_model
+from tests.tiny_models import VOCABULARY
+from tests.tiny_models import folder as folder
 from tests.tree_drafts import grown, longest_agreeing, paths, tree
 from verify_server.engine.base import MAX_TREE, Segment
 from verify_server.engine.torch import geometry
@@ -39,11 +38,6 @@ from verify_server.text.guide import GuideCompiler
 FAMILIES = ("llama", "qwen3", "mistral", "gemma2", "gemma3_text")
 NUM_BLOCKS = 48
 PROMPT_LENGTHS = (3, 30, 61)  # in the middle of a block, and so that trees reach beyond a span of 64
-
-
-@pytest.fixture(scope="session")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    return cache(lambda family: random_model(family, tmp_path_factory.mktemp(family)))
 
 
 @pytest.fixture(scope="session")
@@ -92,7 +86,7 @@ def rows_of_tree(
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_a_tree_has_the_bits_of_its_paths_at_level_exact(family, dtype, engine) -> None:
+def test_a_tree_has_the_bits_of_its_paths_at_level_exact(family, dtype, engine):
     loaded = engine(family, dtype, "exact")
     assert loaded.info.numerics == "exact" and loaded.info.max_tree == MAX_TREE
     for length in PROMPT_LENGTHS:
@@ -102,7 +96,7 @@ def test_a_tree_has_the_bits_of_its_paths_at_level_exact(family, dtype, engine) 
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, "qwen3_moe"])
-def test_a_mask_keeps_the_paths_apart_at_level_fast(family, engine) -> None:
+def test_a_mask_keeps_the_paths_apart_at_level_fast(family, engine):
     loaded = engine(family, "float64", "fast")
     assert loaded.info.numerics == "fast"
     for length in PROMPT_LENGTHS:
@@ -112,7 +106,7 @@ def test_a_mask_keeps_the_paths_apart_at_level_fast(family, engine) -> None:
         assert (given - expected).abs().max() < 1e-5 * expected.std()
 
 
-def test_several_trees_in_one_step_do_not_mix(engine) -> None:
+def test_several_trees_in_one_step_do_not_mix(engine):
     for numerics in ("exact", "fast"):
         loaded, segments, expected = engine("gemma3_text", "float64", numerics), [], []
         for number in range(4):
@@ -121,13 +115,12 @@ def test_several_trees_in_one_step_do_not_mix(engine) -> None:
             rows = len(block.tokens) + 1
             segments.append(Segment((*known, *block.ids), 0, blocks, rows, block.parents))
             expected.append(rows_of_chains(engine("gemma3_text", "float64", "exact"), known, block))
-        given = loaded.forward(segments).logits
-        assert (given - torch.cat(expected)).abs().max() < 1e-5
+        assert (loaded.forward(segments).logits - torch.cat(expected)).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("numerics", ["exact", "fast"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_after_compaction_the_text_goes_on_as_if_it_had_been_a_chain(family, numerics, engine) -> None:
+def test_after_compaction_the_text_goes_on_as_if_it_had_been_a_chain(family, numerics, engine):
     loaded = engine(family, "float64", numerics)
     known, block = prompt(30, 1), random_tree(14, 24)
     path = max([path for path in paths(block) if path[0] == 6], key=len)  # not of the first branch
@@ -145,7 +138,7 @@ def test_after_compaction_the_text_goes_on_as_if_it_had_been_a_chain(family, num
     assert (after - expected).abs().max() < 1e-5
 
 
-def test_an_engine_whose_trees_have_other_bits_is_not_called_exact(folder, tmp_path, monkeypatch) -> None:
+def test_an_engine_whose_trees_have_other_bits_is_not_called_exact(folder, tmp_path, monkeypatch):
     """The mask alone gives the right logits, but sums them in another order."""
     monkeypatch.setenv("OPENSLED_CACHE_DIR", str(tmp_path))  # of no earlier load
     by_mask = Geometry(rows=16, queries=8, span=64, head_rows=64)
@@ -154,7 +147,7 @@ def test_an_engine_whose_trees_have_other_bits_is_not_called_exact(folder, tmp_p
     assert (info.numerics, info.tree_reads) == ("fast", 0)
 
 
-def test_where_branches_attend_alone_they_read_no_more_than_attention_gathers_at_once() -> None:
+def test_where_branches_attend_alone_they_read_no_more_than_attention_gathers_at_once():
     assert tiny("float32").info.tree_reads == GATHER_TOKENS
 
 
@@ -225,9 +218,7 @@ def tiny(dtype: str) -> TorchEngine:
     st.integers(0, 10**6),
     st.sampled_from((0.4, 0.7, 1.0)),
 )
-def test_whatever_the_trees_the_text_and_the_tokens_per_round_are_the_references(
-    numbers: list[int], seed: int, right: float
-) -> None:
+def test_whatever_the_trees_the_text_and_the_tokens_per_round_are_the_references(numbers, seed, right):
     """Of several sessions at once, whose prompts come in chunks."""
     loaded = tiny("float64")
     pool = BlockPool(loaded.info.num_blocks, loaded.info.block_size)
@@ -243,7 +234,7 @@ def test_whatever_the_trees_the_text_and_the_tokens_per_round_are_the_references
     assert pool.num_free == pool.num_blocks
 
 
-def test_at_level_exact_float32_trees_write_what_decoding_alone_writes() -> None:
+def test_at_level_exact_float32_trees_write_what_decoding_alone_writes():
     loaded = tiny("float32")
     assert loaded.info.numerics == "exact"
     pool = BlockPool(loaded.info.num_blocks, loaded.info.block_size)
@@ -258,7 +249,7 @@ def guides() -> GuideCompiler:
     return GuideCompiler((model_path("tiny") / "tokenizer.json").read_bytes(), 2048, (0,), "")
 
 
-def test_a_guided_answer_is_the_same_with_trees() -> None:
+def test_a_guided_answer_is_the_same_with_trees():
     guide = Guide(
         json_schema=json.dumps(
             {"type": "array", "minItems": 3, "items": {"enum": ["left", "lift", 12, 120, True]}}
@@ -275,7 +266,7 @@ def test_a_guided_answer_is_the_same_with_trees() -> None:
         assert written(loaded, drafted, with_trees=True) == expected
 
 
-def test_a_sampled_tree_uses_the_noise_of_each_tokens_own_position() -> None:
+def test_a_sampled_tree_uses_the_noise_of_each_tokens_own_position():
     """At T = 1 noise of a wrong position would choose other tokens."""
     case = next(case for case in cases() if case.params.temperature == 1.0 and len(case.expected) > 8)
     loaded = tiny("float64")

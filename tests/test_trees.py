@@ -1,7 +1,5 @@
 """Draft trees in a session, step by step and without a loop."""
 
-from __future__ import annotations
-
 import random
 
 import pytest
@@ -29,8 +27,7 @@ from tests.fakes import POISON, continuation, next_token
 from tests.guiding import ids, schema_guide, tiny
 from tests.hypothesis_profiles import tried
 from tests.rounds import looping
-from tests.sessions import changed
-from tests.test_session import Bench
+from tests.sessions import Bench, changed
 from tests.tree_drafts import grown, longest_agreeing, paths, shapes, tree
 from tests.views import viewed
 from verify_server.kv.blocks import BlockTable, OutOfBlocks
@@ -73,7 +70,7 @@ class TreeBench(Bench):
         ]
 
 
-def test_the_right_path_among_garbage_commits_all_of_it_and_a_bonus() -> None:
+def test_the_right_path_among_garbage_commits_all_of_it_and_a_bonus():
     bench = TreeBench()
     a, b, c, bonus = bench.right(4)
     bad = wrong(a, b, c)
@@ -87,7 +84,7 @@ def test_the_right_path_among_garbage_commits_all_of_it_and_a_bonus() -> None:
     assert bench.session.sequence.computed == len(bench.session.sequence.tokens) - 1
 
 
-def test_where_no_child_is_right_the_target_recovers() -> None:
+def test_where_no_child_is_right_the_target_recovers():
     bench = TreeBench()
     a, b = bench.right(2)
     bad = wrong(a, b)
@@ -96,7 +93,7 @@ def test_where_no_child_is_right_the_target_recovers() -> None:
     bench.check_kv()
 
 
-def test_of_twins_the_longer_path_counts_wherever_it_grows() -> None:
+def test_of_twins_the_longer_path_counts_wherever_it_grows():
     bench = TreeBench()
     a, b, c, bonus = bench.right(4)
     bench.grow(tree(5, (a, -1), (wrong(b)[0], 0), (a, -1), (b, 2), (b, 2), (c, 4)))
@@ -107,7 +104,7 @@ def test_of_twins_the_longer_path_counts_wherever_it_grows() -> None:
 
 @tried(150)
 @given(st.integers(0, 10**6), st.floats(0.2, 0.9))
-def test_every_round_commits_the_longest_agreeing_path_and_one_token(seed: int, right: float) -> None:
+def test_every_round_commits_the_longest_agreeing_path_and_one_token(seed, right):
     bench, chance = TreeBench(max_tokens=40), random.Random(seed)
     bench.session.sequence.memory = BlockTable(bench.pool)
     text = continuation(bench.session.sequence.tokens, 40)
@@ -124,7 +121,7 @@ def test_every_round_commits_the_longest_agreeing_path_and_one_token(seed: int, 
 
 
 @pytest.mark.parametrize("max_tokens", range(1, 5))
-def test_tokens_too_deep_to_commit_are_not_computed(max_tokens: int) -> None:
+def test_tokens_too_deep_to_commit_are_not_computed(max_tokens):
     bench = TreeBench(max_tokens=max_tokens)
     a, b, c = bench.right(3)
     bench.grow(tree(5, (a, -1), (b, 0), (c, 1), (7, 0), (8, -1)))
@@ -134,7 +131,7 @@ def test_tokens_too_deep_to_commit_are_not_computed(max_tokens: int) -> None:
     assert bench.engine.computed == 5 + [0, 2, 4, 5][max_tokens - 1]
 
 
-def test_a_tree_that_arrives_late_keeps_what_grows_on_the_truth() -> None:
+def test_a_tree_that_arrives_late_keeps_what_grows_on_the_truth():
     bench = TreeBench()
     a, b, c, d, bonus = bench.right(5)
     bench.step()
@@ -146,7 +143,7 @@ def test_a_tree_that_arrives_late_keeps_what_grows_on_the_truth() -> None:
     bench.check_kv()
 
 
-def test_a_tree_during_a_step_meets_the_new_truth_when_the_step_commits() -> None:
+def test_a_tree_during_a_step_meets_the_new_truth_when_the_step_commits():
     bench = TreeBench()
     a, b, bonus = bench.right(3)
     planned = bench.session.plan(Slice(1, 5, True), 0.0)
@@ -156,7 +153,7 @@ def test_a_tree_during_a_step_meets_the_new_truth_when_the_step_commits() -> Non
     assert bench.step() == Verdict(5, (a, b, bonus), 2, 1)
 
 
-def test_a_stale_tree_is_answered_without_computation() -> None:
+def test_a_stale_tree_is_answered_without_computation():
     bench = TreeBench()
     a = bench.step().tokens[0]
     computed = bench.engine.computed
@@ -165,7 +162,7 @@ def test_a_stale_tree_is_answered_without_computation() -> None:
     assert bench.engine.computed == computed
 
 
-def test_an_end_on_the_path_gets_no_bonus() -> None:
+def test_an_end_on_the_path_gets_no_bonus():
     script = continuation([3, 1, 4, 1, 5], 6)
     bench = TreeBench(stop_ids=(script[1],))
     bench.grow(tree(5, (wrong(script[0])[0], -1), (script[0], -1), (script[1], 1), (script[2], 2)))
@@ -173,7 +170,7 @@ def test_an_end_on_the_path_gets_no_bonus() -> None:
     assert (verdict.tokens, verdict.finish_reason) == (tuple(script[:2]), "stop")
 
 
-def test_logprobs_are_those_of_the_path() -> None:
+def test_logprobs_are_those_of_the_path():
     bench = TreeBench()
     bench.session.riders = (AnswerLogprobs(0),)
     a, b, bonus = bench.right(3)
@@ -188,7 +185,7 @@ def test_logprobs_are_those_of_the_path() -> None:
 
 @tried(15)
 @given(st.integers(0, 10**6))
-def test_the_masks_of_a_tree_are_those_of_its_paths(seed: int) -> None:
+def test_the_masks_of_a_tree_are_those_of_its_paths(seed):
     guide, chance = schema_guide(BOOL), random.Random(seed)
     answer = ids(chance.choice(('{"a": true}', '{"a":false}')))
     block = depth_first(without_twins(grown(chance, 0, answer, 20, 2000, 0.8)))
@@ -202,7 +199,7 @@ def test_the_masks_of_a_tree_are_those_of_its_paths(seed: int) -> None:
 # Cutting
 
 
-def test_a_slice_takes_the_first_tokens_of_a_tree() -> None:
+def test_a_slice_takes_the_first_tokens_of_a_tree():
     bench = TreeBench()
     a, b = bench.right(2)
     bench.grow(tree(5, (a, -1), (wrong(a)[0], -1), (b, 0)))
@@ -212,7 +209,7 @@ def test_a_slice_takes_the_first_tokens_of_a_tree() -> None:
     assert bench.verdict() == Verdict(5, (a, b), 2, 1)  # b stands, although only the target itself said so
 
 
-def test_a_tree_of_one_branch_is_computed_as_a_chain() -> None:
+def test_a_tree_of_one_branch_is_computed_as_a_chain():
     bench = TreeBench()
     a, b, bonus = bench.right(3)
     bench.grow(tree(5, (a, -1), (b, 0)))
@@ -222,7 +219,7 @@ def test_a_tree_of_one_branch_is_computed_as_a_chain() -> None:
     assert bench.verdict() == Verdict(5, (a, b, bonus), 2, 1)
 
 
-def test_a_quota_counts_all_branches() -> None:
+def test_a_quota_counts_all_branches():
     bench = TreeBench()
     bench.session.sources.device.budget.quota = quota = Quota(2.0, 0.0)  # 4 tokens at first
     a, b = bench.right(2)
@@ -235,7 +232,7 @@ def test_a_quota_counts_all_branches() -> None:
 
 
 @pytest.mark.parametrize(("reads", "branches"), [(0, 16), (100, 16), (16, 3), (15, 3), (1, 1)])
-def test_where_each_branch_reads_the_text_by_itself_a_tree_is_no_wider_than_it_may(reads, branches) -> None:
+def test_where_each_branch_reads_the_text_by_itself_a_tree_is_no_wider_than_it_may(reads, branches):
     bench = TreeBench()
     changed(bench.session, tree_reads=reads)
     bench.grow(tree(5, *[(id, -1) for id in range(1, 17)]))
@@ -252,19 +249,18 @@ def short_of_memory(free: int) -> TreeBench:
 
 
 @pytest.mark.parametrize(("free", "expected"), [(5, 16), (4, 15), (3, 11)])
-def test_beyond_the_longest_chain_a_tree_takes_free_memory_only(free: int, expected: int) -> None:
-    planned = short_of_memory(free).session.plan(Slice(1, 1, True), 0.0)
-    assert len(planned.segment.parents) == expected
+def test_beyond_the_longest_chain_a_tree_takes_free_memory_only(free, expected):
+    assert len(short_of_memory(free).session.plan(Slice(1, 1, True), 0.0).segment.parents) == expected
 
 
-def test_as_much_memory_as_a_chain_a_tree_asks_for() -> None:
+def test_as_much_memory_as_a_chain_a_tree_asks_for():
     bench = short_of_memory(2)
     with pytest.raises(OutOfBlocks):
         bench.session.plan(Slice(1, 1, True), 0.0)
     assert bench.session.sources.device.offer is not None
 
 
-def test_a_tree_leaves_others_of_its_step_the_memory_they_need() -> None:
+def test_a_tree_leaves_others_of_its_step_the_memory_they_need():
     """Five blocks are free, and a tree would take them all; then a session whose device drafts would lose its KV."""
     bench, resting, other = short_of_memory(6), TreeBench(), TreeBench()
     for number, each in enumerate((resting, other), 2):
@@ -274,11 +270,10 @@ def test_a_tree_leaves_others_of_its_step_the_memory_they_need() -> None:
     step = KVPreemptor({1: bench.session, 2: resting.session, 3: other.session}, bench.pool, 0.0)
     work = step.fit((Slice(1, 1, True), Slice(3, 5, True)), frozenset())
     assert step.preempted == 0 and resting.session.sequence.computed == 4
-    rows = {planned.session.id: planned.segment.rows for planned in work}
-    assert rows == {1: 1 + 11, 3: 1}
+    assert {planned.session.id: planned.segment.rows for planned in work} == {1: 1 + 11, 3: 1}
 
 
-def test_what_is_computed_ahead_takes_no_memory_from_a_tree() -> None:
+def test_what_is_computed_ahead_takes_no_memory_from_a_tree():
     bench, ahead = short_of_memory(5), TreeBench()
     ahead.session.id, ahead.session.sequence.memory = 2, BlockTable(bench.pool)
     step = KVPreemptor({1: bench.session, 2: ahead.session}, bench.pool, 0.0)
@@ -286,7 +281,7 @@ def test_what_is_computed_ahead_takes_no_memory_from_a_tree() -> None:
     assert planned.segment.rows == 1 + 16
 
 
-def test_a_tree_counts_by_its_depth_in_what_is_known_of_a_device() -> None:
+def test_a_tree_counts_by_its_depth_in_what_is_known_of_a_device():
     bench, judged, arrived = TreeBench(), [], []
     bench.session.sources.device.estimate.add_verdict = lambda length, accepted, *_: judged.append(
         (length, accepted)
@@ -315,7 +310,7 @@ def test_a_tree_counts_by_its_depth_in_what_is_known_of_a_device() -> None:
         ({}, tree(4, (1, -1)), InvalidRequest, "base"),
     ],
 )
-def test_a_bad_tree_is_a_typed_error_and_changes_nothing(change, block, error, field) -> None:
+def test_a_bad_tree_is_a_typed_error_and_changes_nothing(change, block, error, field):
     bench = TreeBench()
     changed(bench.session, **{"max_tree": 16} | change)
     with pytest.raises(error) as caught:
@@ -324,7 +319,7 @@ def test_a_bad_tree_is_a_typed_error_and_changes_nothing(change, block, error, f
     assert bench.session.sources.device.offer is None and len(bench.session.sequence.tokens) == 5
 
 
-def test_rule_ratio_refuses_a_tree_by_name_even_with_its_distributions() -> None:
+def test_rule_ratio_refuses_a_tree_by_name_even_with_its_distributions():
     bench = TreeBench()
     changed(bench.session, max_tree=0, rule=Ratio(secret=b"s" * 32))  # as the server opens it
     token = DraftToken(1, drawn_from=SparseDistribution((1,), (1.0,)))
@@ -337,7 +332,7 @@ def planned_draft(view: SessionView) -> int | None:
     return piece.draft
 
 
-def test_the_limit_of_chains_does_not_cut_a_tree() -> None:
+def test_the_limit_of_chains_does_not_cut_a_tree():
     def planned(**fields: int) -> int | None:
         return planned_draft(viewed(1, draft=40, forecast=Forecast(), **fields))
 
@@ -346,7 +341,7 @@ def test_the_limit_of_chains_does_not_cut_a_tree() -> None:
     assert planned(depth=5, longest=0) == 0
 
 
-def test_a_server_learns_that_each_branch_reads_the_text(monkeypatch) -> None:
+def test_a_server_learns_that_each_branch_reads_the_text(monkeypatch):
     bench, observed = TreeBench(), []
     loop = looping(bench.engine, Goodput(0.1), HardwareProfile(512), learns=True)
     monkeypatch.setattr(loop.machine.costs, "observe", lambda *seen: observed.append(seen))
@@ -364,7 +359,7 @@ def test_a_server_learns_that_each_branch_reads_the_text(monkeypatch) -> None:
 
 @tried(200)
 @given(shapes())
-def test_twins_become_one_and_no_path_is_lost(block: DraftBlock) -> None:
+def test_twins_become_one_and_no_path_is_lost(block):
     merged = without_twins(block)
     assert set(paths(merged)) == set(paths(block))
     assert len(set(paths(merged))) == len(merged.tokens)
@@ -373,7 +368,7 @@ def test_twins_become_one_and_no_path_is_lost(block: DraftBlock) -> None:
 
 @tried(200)
 @given(shapes())
-def test_depth_first_keeps_the_tree_and_every_branch_is_a_run(block: DraftBlock) -> None:
+def test_depth_first_keeps_the_tree_and_every_branch_is_a_run(block):
     ordered = depth_first(block)
     if not ordered.parents:
         assert paths(block) == [ordered.ids[: count + 1] for count in range(len(ordered.tokens))]
@@ -386,7 +381,7 @@ def test_depth_first_keeps_the_tree_and_every_branch_is_a_run(block: DraftBlock)
 
 @tried(100)
 @given(shapes(), st.integers(0, 5))
-def test_what_is_too_deep_is_left_out(block: DraftBlock, longest: int) -> None:
+def test_what_is_too_deep_is_left_out(block, longest):
     kept = no_deeper(block, longest)
     assert paths(kept) == [path for path in paths(block) if len(path) <= longest]
     assert depth(kept.tokens, kept.parents) == min(longest, max(map(len, paths(block))))
@@ -394,7 +389,7 @@ def test_what_is_too_deep_is_left_out(block: DraftBlock, longest: int) -> None:
 
 @tried(200)
 @given(shapes(), st.integers(1, 5))
-def test_of_a_tree_that_is_too_wide_the_first_tokens_are_left(block: DraftBlock, branches: int) -> None:
+def test_of_a_tree_that_is_too_wide_the_first_tokens_are_left(block, branches):
     kept = no_wider(block, branches)
     assert kept == block.first(len(kept.tokens))
     assert len(set(range(len(kept.tokens))) - set(kept.parents)) <= branches
@@ -405,7 +400,7 @@ def test_of_a_tree_that_is_too_wide_the_first_tokens_are_left(block: DraftBlock,
 
 @tried(100)
 @given(shapes())
-def test_paths_and_runs_follow_parents(block: DraftBlock) -> None:
+def test_paths_and_runs_follow_parents(block):
     for index, path in enumerate(paths(block)):
         indices = path_to(block.parents, index)
         assert tuple(block.tokens[i].id for i in indices) == path and depths(block.parents)[index] == len(

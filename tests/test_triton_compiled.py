@@ -3,8 +3,6 @@
 `make kernel-check` tries four kinds of GPUs and three precisions; here the commonest heads on two.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -25,10 +23,10 @@ def rows(tmp_path_factory) -> list[dict]:
     return [json.loads(line) for line in said.splitlines()]
 
 
-def test_the_kernels_fit(rows) -> None:
+def test_the_kernels_fit(rows):
     assert [row["kernel"] for row in rows].count("attend_split") == 4
     assert all(0 < row["shared"] <= SHARED for row in rows)
 
 
-def test_nothing_spills_without_a_window(rows) -> None:
+def test_nothing_spills_without_a_window(rows):
     assert not [row for row in rows if row["stack"] and not row.get("window")]

@@ -1,7 +1,5 @@
 """The state machine of turns against the table in docs/protocol.md, and both ends' turns against each other."""
 
-from __future__ import annotations
-
 import re
 from itertools import product
 from pathlib import Path
@@ -72,7 +70,7 @@ def _holds(part: str, names: dict[str, int | None]) -> bool:
 
 
 @pytest.mark.parametrize("state", STATES, ids=str)
-def test_every_transition_is_the_one_of_the_table(state: tuple) -> None:
+def test_every_transition_is_the_one_of_the_table(state):
     checked = 0
     for event, hint in product({row[0].strip("*`") for row in table()}, (None, 0, 4)):
         before, after = turn_of(*state), turn_of(*state)
@@ -91,14 +89,14 @@ def test_every_transition_is_the_one_of_the_table(state: tuple) -> None:
     assert checked == 15
 
 
-def test_a_repeated_or_overtaken_draft_is_not_new() -> None:
+def test_a_repeated_or_overtaken_draft_is_not_new():
     turn = Turn()
     turn.draft(draft(2))
     assert not turn.is_new(draft(2)) and not turn.is_new(draft(1)) and turn.is_new(draft(3))
     assert turn.reopen(None) == draft(2) and turn.is_new(draft(2)), "a new stream takes it again"
 
 
-def test_a_verdict_answers_the_drafts_before_it_and_leaves_a_later_one() -> None:
+def test_a_verdict_answers_the_drafts_before_it_and_leaves_a_later_one():
     turn = Turn()
     turn.draft(draft(1))
     turn.draft(draft(2))
@@ -109,22 +107,21 @@ def test_a_verdict_answers_the_drafts_before_it_and_leaves_a_later_one() -> None
 
 
 @pytest.mark.parametrize(("hint", "allowed"), [(None, 6), (0, 0), (4, 4), (9, 6)])
-def test_what_a_hint_allows(hint: int | None, allowed: int) -> None:
+def test_what_a_hint_allows(hint, allowed):
     turn = Turn(hint)
     assert turn.limit(6) == allowed and turn.may_draft == (hint != 0)
 
 
 EVENTS = st.lists(
     st.tuples(
-        st.sampled_from(["draft", "empty", "verdict", "unasked", "reopened"]),
-        st.sampled_from([None, 0, 3]),
+        st.sampled_from(["draft", "empty", "verdict", "unasked", "reopened"]), st.sampled_from([None, 0, 3])
     ),
     max_size=40,
 )
 
 
 @given(events=EVENTS)
-def test_both_ends_agree_where_every_message_arrives_at_once(events: list[tuple[str, int | None]]) -> None:
+def test_both_ends_agree_where_every_message_arrives_at_once(events):
     device, server, truth, counter = Turn(), Turn(), Truth((1, 2, 3)), 0
     for event, hint in events:
         if event in ("draft", "empty"):

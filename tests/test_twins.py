@@ -1,9 +1,6 @@
 """Equal beginnings that arrive together: one session computes them, the others wait a step and take them over."""
 
-from __future__ import annotations
-
 import asyncio
-import dataclasses
 import random
 
 import pytest
@@ -12,11 +9,10 @@ from opensled.core.errors import EngineError
 from opensled.core.messages import SamplingParams
 from opensled.models.store import model_file, model_path
 from scheduler.plan import Slice
-from tests.fakes import FakeEngine, FakeText, continuation
+from tests.fakes import FakeEngine, FakeText, Silent, continuation
 from tests.rounds import end
 from tests.system import ask, running
 from tests.test_kv_pressure import Pressed
-from tests.test_prefix import Silent
 from verify_server.engine.llamacpp import llama_engine as llamacpp
 from verify_server.engine.torch import torch_engine
 from verify_server.round.session import Session
@@ -61,7 +57,7 @@ def whole(world: Pressed, *numbers: int) -> tuple[Slice, ...]:
 
 @pytest.mark.parametrize("max_step_tokens", [6, 16, 40, 512], ids="{} a step".format)
 @pytest.mark.parametrize("length", [29, 30, 32, 120])
-def test_equal_prompts_are_computed_once(length: int, max_step_tokens: int) -> None:
+def test_equal_prompts_are_computed_once(length, max_step_tokens):
     """But for the last block, whose last token everybody computes."""
     prompt, count = (PROMPT * 4)[:length], 8
     own = (
@@ -70,12 +66,12 @@ def test_equal_prompts_are_computed_once(length: int, max_step_tokens: int) -> N
     assert together([prompt] * count, max_step_tokens=max_step_tokens) == alone(prompt) + (count - 1) * own
 
 
-def test_a_common_beginning_is_computed_once() -> None:
+def test_a_common_beginning_is_computed_once():
     prompts = [[*PROMPT[:24], 41 + number, *PROMPT] for number in range(4)]
     assert together(prompts, max_step_tokens=512) == sum(map(alone, prompts)) - 3 * 24
 
 
-def test_texts_that_part_again_and_again_are_a_tree_of_which_each_branch_is_computed_once() -> None:
+def test_texts_that_part_again_and_again_are_a_tree_of_which_each_branch_is_computed_once():
     """8 prompts that part in two at the end of the 2nd, the 4th and the 6th block."""
     choices = [[41 + (number >> bit & 1) for bit in range(3)] for number in range(8)]
     prompts = [
@@ -86,22 +82,16 @@ def test_texts_that_part_again_and_again_are_a_tree_of_which_each_branch_is_comp
     assert together(prompts, max_step_tokens=512) == sum(map(alone, prompts)) - spared
 
 
-class Loner(FakeEngine):
-    @property
-    def info(self):
-        return dataclasses.replace(super().info, shares_blocks=False)
-
-
 @pytest.mark.parametrize(
     "options",
-    [{"prefix_cache": False}, {"engine": Loner(200)}],
+    [{"prefix_cache": False}, {"engine": FakeEngine(200, facts={"shares_blocks": False})}],
     ids=["no prefix cache", "an engine that cannot share"],
 )
-def test_where_nothing_is_shared_nobody_waits(options: dict) -> None:
+def test_where_nothing_is_shared_nobody_waits(options):
     assert together([PROMPT] * 3, max_step_tokens=512, **options) == 3 * alone(PROMPT)
 
 
-def test_one_step_and_the_others_have_it() -> None:
+def test_one_step_and_the_others_have_it():
     """All decide in the second step; memory holds the common blocks once."""
     world = pressed([PROMPT] * 5, max_step_tokens=512)
     assert world.step() == {0}
@@ -119,7 +109,7 @@ def _llamacpp():
 
 
 @pytest.mark.parametrize("load", [_torch, _llamacpp])
-def test_real_engines_write_the_same_and_compute_a_common_prompt_once(load) -> None:
+def test_real_engines_write_the_same_and_compute_a_common_prompt_once(load):
     """Four noises over one prompt; torch is at level exact."""
     engine, count = load(), 4
     prompt = [3 + 7 * number % 300 for number in range(150)]
@@ -140,37 +130,36 @@ def test_real_engines_write_the_same_and_compute_a_common_prompt_once(load) -> N
 # -- who waits for whom -----------------------------------------------------------------------------------------
 
 
-def test_tenants_do_not_wait_for_each_other() -> None:
+def test_tenants_do_not_wait_for_each_other():
     world = pressed([PROMPT], max_step_tokens=512)
     world.open(PROMPT, "another")
     assert world.step() == {0, 1}
     assert world.loop.machine.target.pool.hits == 0
 
 
-def test_who_comes_first_in_the_step_leads() -> None:
+def test_who_comes_first_in_the_step_leads():
     world = pressed([PROMPT] * 3)
     assert world.step(*whole(world, 2, 1, 0)) == {2}
 
 
-def test_a_block_that_this_step_does_not_complete_is_not_waited_for() -> None:
+def test_a_block_that_this_step_does_not_complete_is_not_waited_for():
     world = pressed([PROMPT] * 2)
     assert world.step(Slice(0, 3, False), Slice(1, 3, False)) == {0, 1}
     assert world.step(Slice(0, 1, False), Slice(1, 1, False)) == {0}
 
 
-def test_the_last_block_is_everybodys_own() -> None:
-    world = pressed([PROMPT[:4]] * 2)
-    assert world.step() == {0, 1}
+def test_the_last_block_is_everybodys_own():
+    assert pressed([PROMPT[:4]] * 2).step() == {0, 1}
 
 
-def test_who_is_not_planned_is_not_waited_for() -> None:
+def test_who_is_not_planned_is_not_waited_for():
     world = pressed([PROMPT] * 3)
     world.step(Slice(0, 8, False))
     assert world.step(*whole(world, 1, 2)) == {1}
     assert world.loop.machine.target.pool.hits == 2 * 8
 
 
-def test_who_gets_no_memory_is_not_waited_for() -> None:
+def test_who_gets_no_memory_is_not_waited_for():
     world = pressed([], max_step_tokens=512)
     for budget in (12, 0):
         world.open(PROMPT, budget=budget)
@@ -178,7 +167,7 @@ def test_who_gets_no_memory_is_not_waited_for() -> None:
     assert world.loop.machine.left_out == {0}
 
 
-def test_who_waits_is_planned_and_loses_kv_to_older_ones_only() -> None:
+def test_who_waits_is_planned_and_loses_kv_to_older_ones_only():
     """Also where its device is at work on a draft, so that it would rest otherwise."""
     world = pressed([PROMPT, PROMPT, [7] * 30], {"num_blocks": 12, "block_size": 4})
     second = world.sessions[1]
@@ -193,7 +182,7 @@ def test_who_waits_is_planned_and_loses_kv_to_older_ones_only() -> None:
     assert second.sequence.computed == 8 and world.loop.machine.left_out == {2}
 
 
-def test_nobody_waits_for_a_session_without_a_reader() -> None:
+def test_nobody_waits_for_a_session_without_a_reader():
     world = pressed([PROMPT] * 2)
     world.sessions[0].detach()
     assert world.step() == {1}
@@ -202,7 +191,7 @@ def test_nobody_waits_for_a_session_without_a_reader() -> None:
 # -- what becomes of the one that leads -------------------------------------------------------------------------
 
 
-def test_a_leader_that_is_cancelled_in_its_step_leaves_what_it_computed() -> None:
+def test_a_leader_that_is_cancelled_in_its_step_leaves_what_it_computed():
     world = pressed([PROMPT] * 3, max_step_tokens=512)
     leader, *others = world.sessions
     loop = world.loop
@@ -213,7 +202,7 @@ def test_a_leader_that_is_cancelled_in_its_step_leaves_what_it_computed() -> Non
     assert all(len(each.sequence) == len(PROMPT) + 1 for each in others)
 
 
-def test_a_leader_that_fails_is_followed_by_the_next_one() -> None:
+def test_a_leader_that_fails_is_followed_by_the_next_one():
     world = pressed([PROMPT] * 3, max_step_tokens=512)
     loop = world.loop
     for leader in (0, 1):
@@ -227,7 +216,7 @@ def test_a_leader_that_fails_is_followed_by_the_next_one() -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_whatever_happens_everybody_is_finished_and_who_waits_gets_on(seed: int) -> None:
+def test_whatever_happens_everybody_is_finished_and_who_waits_gets_on(seed):
     """Little memory, small steps, beginnings of all lengths; sessions come, are cancelled, and lose their readers."""
     chance = random.Random(seed)
     pool = {"num_blocks": chance.choice([11, 20, 60]), "block_size": chance.choice([1, 4, 5])}

@@ -1,6 +1,4 @@
-"""Pictures through the whole system: a vision-language target writes what transformers alone would. float64."""
-
-from __future__ import annotations
+"""Pictures through the whole system: a target writes what transformers alone would, whatever drafts. float64."""
 
 import asyncio
 import json
@@ -11,8 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+from edge_client.drafters.none import NoneDrafter
+from edge_client.lengths.fixed import FixedLength
 from edge_client.link.remote import RemoteSession
 from edge_client.link.sent_images import SentImages
+from edge_client.round.drafting import DraftThread
+from edge_client.round.generate import generate
 from opensled.core.errors import (
     EngineError,
     InvalidRequest,
@@ -24,16 +26,22 @@ from opensled.core.errors import (
 )
 from opensled.core.images import Image
 from opensled.core.messages import DraftBlock, Open, SamplingParams
+from scheduler.fcfs import Fcfs
 from tests.fakes import IMPATIENT, FakeEngine, Weather
 from tests.system import running
-from tests.test_head_drafters import FOUR
+from tests.three_tiers import tiers
 from tests.vision_models import PLACEHOLDER, ROWS, picture, vision_model
 from tests.vision_world import WORDS, answered, expected, fixtures, image, knowing, question
+from verify_server.drafting.cacheback import ServerTables
+from verify_server.drafting.lookup import ServerLookup
+from verify_server.drafting.model import ServerModel
 from verify_server.drafting.written_kv import WrittenKV
+from verify_server.engine.base import ImageRows, Segment
 from verify_server.engine.torch import torch_engine
 from verify_server.engine.torch.image_encoder import FAMILIES, ImageEncoder, require_family
 from verify_server.kv.blocks import BlockTable
 from verify_server.round.drafter import Ask, Proposal, ServerDrafter
+from verify_server.round.loaded_model import ServedModel
 from verify_server.vision.decoding import pixels_of
 
 folder, engine, text, reference = fixtures()
@@ -84,16 +92,14 @@ async def test_a_storm_on_the_link_changes_nothing(engine, text, reference):
     assert sum(answer.reopened for answer in answers), "the weather was too fair to show anything"
 
 
-def test_sessions_with_pictures_give_way_and_come_back(engine, text, reference, monkeypatch):
+async def test_sessions_with_pictures_give_way_and_come_back(engine, text, reference, monkeypatch):
     """KV for one answer alone: the others are preempted, and their pictures computed again."""
     params = SamplingParams(temperature=0, max_tokens=WORDS)
     monkeypatch.setattr(engine, "info", replace(engine.info, num_blocks=6))
 
-    async def crowded():
-        async with running(engine, text=text) as network:
-            return await asyncio.gather(*(answered(network, "what?", [seed], params) for seed in range(4)))
-
-    for seed, answer in enumerate(asyncio.run(crowded())):
+    async with running(engine, text=text) as network:
+        answers = await asyncio.gather(*(answered(network, "what?", [seed], params) for seed in range(4)))
+    for seed, answer in enumerate(answers):
         assert list(answer.tokens) == expected(reference, "what?", [seed], params)
 
 
@@ -158,27 +164,22 @@ def test_a_planted_fault_in_the_keys_is_caught(engine, text, reference, monkeypa
     assert answers[1] != expected(reference, LONG, [2], params)
 
 
-def test_a_picture_is_sent_once_and_again_to_a_server_that_has_it_no_more(engine, text, reference):
+async def test_a_picture_is_sent_once_and_again_to_a_server_that_has_it_no_more(engine, text, reference):
     params = SamplingParams(temperature=0, max_tokens=8)
     sent = SentImages()
 
-    async def ask_twice_and_elsewhere():
-        async with running(engine, text=text) as first, running(engine, text=text) as second:
-            sizes = []
-            for network in (first, first, second, second):
-                counting = Counting(network)
-                asked = question(LONG, 4)
-                images = tuple(placed.image for placed in asked[0].images)
-                session = RemoteSession(
-                    counting.connect, Open(asked, params, images=images), sent_images=sent
-                )
-                await session.open()
-                await session.close()
-                sizes.append([len(each.data) for opening in counting.opened for each in opening.images])
-            return sizes
-
     whole = len(picture(4))
-    assert asyncio.run(ask_twice_and_elsewhere()) == [[whole], [0], [0, whole], [0]]
+    async with running(engine, text=text) as first, running(engine, text=text) as second:
+        sizes = []
+        for network in (first, first, second, second):
+            counting = Counting(network)
+            asked = question(LONG, 4)
+            images = tuple(placed.image for placed in asked[0].images)
+            session = RemoteSession(counting.connect, Open(asked, params, images=images), sent_images=sent)
+            await session.open()
+            await session.close()
+            sizes.append([len(each.data) for opening in counting.opened for each in opening.images])
+    assert sizes == [[whole], [0], [0, whole], [0]]
 
 
 class Counting:
@@ -308,3 +309,73 @@ def test_nan_of_the_tower_fails_one_picture(tmp_path):
         tower.linear_2.bias[0] = float("nan")
     with pytest.raises(EngineError, match="NaN or infinity"):
         engine.see(np.zeros((8, 8, 3), np.uint8))
+
+
+# -- drafts, bits and another server behind pictures ------------------------------------------------------------
+
+
+FOUR = Fcfs(float("inf"), 4)  # the server drafts four tokens
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("name", ["lookup", "cacheback", "model"])
+async def test_the_servers_own_drafts_change_nothing(engine, text, reference, name, temperature):
+    """`model`: the decoder of the target itself, which sees placeholders where the target sees pictures."""
+    params = SamplingParams(temperature=temperature, seed=3, max_tokens=WORDS)
+    asked = [("what is it?", [1]), ("hello", []), ("and these", [1, 2])]
+    drafters = {
+        "lookup": ServerLookup,
+        "cacheback": lambda: ServerTables(None, ServedModel("seer", engine, text)),
+        "model": lambda: ServerModel(
+            torch_engine.load(engine.info.model_id, dtype="float64", kv_tokens=2048)
+        ),
+    }
+    async with running(engine, text=text, drafter=drafters[name](), policy=FOUR) as network:
+        answers = await asyncio.gather(*(answered(network, words, seeds, params) for words, seeds in asked))
+        answers, drafted = answers, network.manager.loop.machine.stats.own.tokens
+    assert drafted or (name, temperature) == ("lookup", 0.8), "the server drafted"
+    for (words, seeds), answer in zip(asked, answers, strict=True):
+        assert list(answer.tokens) == expected(reference, words, seeds, params)
+
+
+def test_bits_behind_a_picture_do_not_depend_on_the_batch(folder):
+    """Level exact in float32: alone or beside others, in one chunk or in two that cut the picture."""
+    exact = torch_engine.load(str(folder), dtype="float32", numerics="exact", kv_tokens=1024)
+    rows = exact.see(pixels_of(picture(1)))
+    tokens = (5, *[PLACEHOLDER] * ROWS, 6, 7, 8)
+    shown = (ImageRows(1, rows),)
+    last = len(tokens)
+
+    def logits(*segments):
+        return exact._model.run(segments)[0]
+
+    alone = logits(Segment(tokens, 0, (0, 1), 3, images=shown))
+    other = Segment(tuple(range(4, 34)), 0, (2, 3), 1)
+    beside = logits(other, Segment(tokens, 0, (4, 5), 3, images=shown))[1:]
+    logits(Segment(tokens[:4], 0, (6, 7), 0, images=shown), other)
+    cut = logits(Segment(tokens[4:last], 4, (6, 7), 3, images=shown))
+    assert torch.equal(alone, beside) and torch.equal(alone, cut)
+
+
+async def test_a_relay_passes_no_pictures_on():
+    async with tiers(FakeEngine(), FakeEngine()) as (_, relay, _):
+        with pytest.raises(Unsupported, match="no images"):
+            await relay.manager.open(Open((1, 2), images=(image(1),)), "local")
+
+
+async def test_another_server_goes_on_with_the_picture_in_mid_answer(engine, text, reference, folder):
+    """It has neither the session nor the picture, and is sent both."""
+    params = SamplingParams(temperature=0.8, seed=4, max_tokens=WORDS)
+    asked, other = question(LONG, 6), torch_engine.load(str(folder), dtype="float64", kv_tokens=1024)
+    async with running(engine, text=text) as first, running(other, text=text) as second:
+        ways = [first]
+        opening = Open(asked, params, images=(asked[0].images[0].image,))
+        session = RemoteSession(lambda *_: ways[-1].connect(), opening, replace(IMPATIENT, silence=0.5))
+        thread = DraftThread(NoneDrafter(), FixedLength(4))
+        await session.open()
+        async for _ in generate(session, thread, params):
+            if len(session.truth.generated) > 5 and ways[-1] is first:
+                ways.append(second)
+                await first.streams[-1].close()
+        thread.close()
+    assert session.reopened and list(session.truth.generated) == expected(reference, LONG, [6], params)

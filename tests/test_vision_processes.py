@@ -1,7 +1,5 @@
 """Pictures through real processes over real gRPC, as users send them."""
 
-from __future__ import annotations
-
 import base64
 import json
 import random

@@ -1,7 +1,5 @@
 """Device and server together under policy `goodput`: both, the one for the other, and what either costs the others."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -45,17 +43,17 @@ def beside(apart: float) -> SessionView:
     return drafting(forecast=better, draft=4, own_forecast=Forecast(0.5, 0.5, apart=apart))
 
 
-def test_both_draft_where_each_knows_what_the_other_does_not() -> None:
+def test_both_draft_where_each_knows_what_the_other_does_not():
     piece = only(beside(1.0), profile=server(TABLES))
     assert piece.hint and piece.ask
 
 
 @pytest.mark.parametrize("apart", [0.0, 0.02])
-def test_one_of_two_that_always_agree_drafts(apart: float) -> None:
+def test_one_of_two_that_always_agree_drafts(apart):
     assert orders(beside(apart), drafting=DraftingCost(5e-4)) == ({1: 8}, {})
 
 
-def test_what_a_second_draft_adds() -> None:
+def test_what_a_second_draft_adds():
     """By listing the cases: two tokens of the second one, one of the first."""
     own, other = (0.6, 0.5), (0.7, 0.9)
     neither_first = 0.6 * (1 - 0.7)  # the own first token stands, the other's does not
@@ -68,7 +66,7 @@ def chain(*ids: int) -> DraftBlock:
 
 
 @pytest.mark.parametrize(("more", "apart"), [(2, "much"), (0, "nothing"), (-1, "nothing")])
-def test_how_much_a_second_draft_adds_is_learned(more: int, apart: str) -> None:
+def test_how_much_a_second_draft_adds_is_learned(more, apart):
     draft, device = an_own_draft(), DeviceBook().of("t", "d")
     for _ in range(40):
         draft.compare(chain(1, 2), more, chain(3, 4), device.forecast)
@@ -76,7 +74,7 @@ def test_how_much_a_second_draft_adds_is_learned(more: int, apart: str) -> None:
     assert (draft.estimate.forecast.apart == 0) == (apart == "nothing")
 
 
-def test_a_step_with_one_draft_says_nothing_of_that() -> None:
+def test_a_step_with_one_draft_says_nothing_of_that():
     draft = an_own_draft()
     draft.compare(chain(1, 2), 2, chain(), Forecast())
     draft.compare(chain(), 0, chain(1), Forecast())
@@ -87,7 +85,7 @@ def test_a_step_with_one_draft_says_nothing_of_that() -> None:
 # -- what it costs ----------------------------------------------------------------------------------------------
 
 
-def test_one_that_is_sure_has_no_passes_made_for_itself_alone_at_the_cost_of_all() -> None:
+def test_one_that_is_sure_has_no_passes_made_for_itself_alone_at_the_cost_of_all():
     lone = own(1, own_forecast=Forecast(0.9, 0.9))
     others = [own(id, own_forecast=Forecast(0.02, 0.02)) for id in range(2, 34)]
     assert orders(lone, drafting=MIDDLING)[1]
@@ -100,7 +98,7 @@ def reviewed(policy: Goodput, memory: object, session: SessionView, now: float) 
     return found
 
 
-def test_own_drafts_change_at_the_first_review() -> None:
+def test_own_drafts_change_at_the_first_review():
     policy = Goodput(WAIT)
     memory = reviewed(policy, None, own(), NOW)
     assert memory.asks and not reviewed(policy, memory, own(own_forecast=HOPELESS), NOW + 1).asks
@@ -108,7 +106,7 @@ def test_own_drafts_change_at_the_first_review() -> None:
 
 
 @pytest.mark.parametrize("pass_s", [0.005, 0.02, 0.1])
-def test_probes_of_a_dear_drafter_take_a_small_share_of_the_time(pass_s: float) -> None:
+def test_probes_of_a_dear_drafter_take_a_small_share_of_the_time(pass_s):
     policy, memory, profile = Goodput(WAIT), None, server(DraftingCost(pass_s, 0.0, 1e-5))
     sessions = tuple([own(id, own_forecast=HOPELESS) for id in range(1, 9)])
     now, spent_s = 0.0, 0.0
@@ -120,7 +118,7 @@ def test_probes_of_a_dear_drafter_take_a_small_share_of_the_time(pass_s: float) 
     assert 0 < spent_s < now / PAUSE
 
 
-def test_many_sessions_whose_prompts_are_nearly_read_count_before_they_are() -> None:
+def test_many_sessions_whose_prompts_are_nearly_read_count_before_they_are():
     """One session decodes and fifteen come in the next step: rows that are free for one are not for all."""
     profile = replace(server(), cost=Roofline(read_s=0.03, token_s=2e-3))
     first, others = own(1), [own(id, uncomputed=9, own_unread=9) for id in range(2, 18)]
@@ -129,7 +127,7 @@ def test_many_sessions_whose_prompts_are_nearly_read_count_before_they_are() -> 
     assert isinstance(memory, GoodputState) and max(memory.asks.values(), default=0) <= 1
 
 
-def test_a_session_that_has_its_turn_in_every_fourth_step_is_compared_with_decoding_in_turns() -> None:
+def test_a_session_that_has_its_turn_in_every_fourth_step_is_compared_with_decoding_in_turns():
     """Not with one token in every step, beside which every draft would look much slower."""
     sessions = [drafting(id) for id in range(1, 41)]
     planner = DraftPlanner(sessions, replace(READS, max_step_tokens=16), PromptLoad())
@@ -150,7 +148,7 @@ def taught(first: float, later: float, drafts: int = 200) -> DraftEstimate:
     return estimate
 
 
-def test_an_easy_text_is_easy_for_a_device_at_rest_as_well() -> None:
+def test_an_easy_text_is_easy_for_a_device_at_rest_as_well():
     book = DeviceBook()
     usual, device = book.of("t", ""), taught(0.5, 0.5)
     for number in range(400):

@@ -1,7 +1,5 @@
 """A small quantized GGUF target is served widened to 16 bits; one that is not is compared with its own weights."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -54,7 +52,7 @@ def kinds(path: Path) -> set[int]:
 
 
 @pytest.mark.parametrize("package", [llama_api.BUILT, llama_api.PREBUILT])  # the second has no quantizer
-def test_the_same_weights_in_16_bits(package: str, source, cache, capsys, monkeypatch) -> None:
+def test_the_same_weights_in_16_bits(package, source, cache, capsys, monkeypatch):
     monkeypatch.setattr(llama_api, "package", lambda: package)
     file = widened.file_to_run(source, "auto")
     assert file.parent == cache and kinds(source) == {Q8_0} and kinds(file) == {F16}
@@ -72,7 +70,7 @@ def test_the_same_weights_in_16_bits(package: str, source, cache, capsys, monkey
     assert abs(file.stat().st_size / widened.wide_bytes(before) - 1) < 0.05
 
 
-def test_it_is_written_once(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_is_written_once(source, capsys):
     file = widened.file_to_run(source, "auto")
     written = file.stat().st_mtime_ns
     capsys.readouterr()
@@ -81,7 +79,7 @@ def test_it_is_written_once(source: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize("damage", ["shorter", "other bytes", "no record"])
-def test_a_damaged_file_is_written_again(damage: str, source: Path) -> None:
+def test_a_damaged_file_is_written_again(damage, source):
     file = widened.file_to_run(source, "auto")
     whole = file.read_bytes()
     if damage == "no record":
@@ -91,11 +89,10 @@ def test_a_damaged_file_is_written_again(damage: str, source: Path) -> None:
     assert widened.file_to_run(source, "auto").read_bytes() == whole
 
 
-def test_it_goes_with_its_source(source: Path, stored: Path, cache: Path) -> None:
+def test_it_goes_with_its_source(source, stored, cache):
     first = widened.file_to_run(source, "auto")
     os.utime(source, ns=(1, 1))  # another file of that name
-    second = widened.file_to_run(source, "auto")
-    assert second != first and not first.exists()
+    assert widened.file_to_run(source, "auto") != first and not first.exists()
     source.unlink()
     (cache / ".tiny-7.part").touch()  # of a server that works on it
     (cache / ".tiny-8.part").touch()
@@ -104,7 +101,7 @@ def test_it_goes_with_its_source(source: Path, stored: Path, cache: Path) -> Non
     assert [item.name for item in cache.iterdir()] == [".tiny-7.part"]
 
 
-def test_what_is_left_as_it_is(source: Path, cache: Path, capsys, monkeypatch) -> None:
+def test_what_is_left_as_it_is(source, cache, capsys, monkeypatch):
     plain = model_path("tiny", "*.gguf") / "tiny-f16.gguf"
     assert widened.file_to_run(plain, "float16") == plain  # not quantized
     assert widened.file_to_run(source, "stored") == source  # by the user's wish
@@ -121,7 +118,7 @@ def test_what_is_left_as_it_is(source: Path, cache: Path, capsys, monkeypatch) -
 
 @pytest.mark.parametrize("drafter", ["llamacpp", "auto", "accelerated:llamacpp"])
 @pytest.mark.parametrize(("offline", "kind"), [("local-only", F16), ("provisional", Q8_0)])
-def test_a_device_that_may_answer_alone_widens_its_model(drafter, offline, kind, source, monkeypatch) -> None:
+def test_a_device_that_may_answer_alone_widens_its_model(drafter, offline, kind, source, monkeypatch):
     runs = list[Path]()
     monkeypatch.setattr(llamacpp, "LlamaModel", lambda path: runs.append(path) or LlamaModel(path))
     config = DeviceConfig(drafter=drafter, draft_model=str(source), offline=offline, threads=1)
@@ -130,7 +127,7 @@ def test_a_device_that_may_answer_alone_widens_its_model(drafter, offline, kind,
     assert [kinds(path) for path in runs] == [{kind}] and source.name in factory.name
 
 
-def test_an_8b_model_is_never_widened_by_itself() -> None:
+def test_an_8b_model_is_never_widened_by_itself():
     assert widened.MAX_BYTES < 8e9 * 2
 
 
@@ -138,7 +135,7 @@ def no_disk(folder: Path, needed: int) -> None:
     raise ModelError(f"no room for {needed} bytes")
 
 
-def test_a_full_disk(source: Path, cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+def test_a_full_disk(source, cache, capsys, monkeypatch):
     monkeypatch.setattr(derived, "require_room", no_disk)
     assert widened.file_to_run(source, "auto") == source
     assert "note: tiny-q8_0.gguf runs as it is stored" in capsys.readouterr().err
@@ -147,15 +144,13 @@ def test_a_full_disk(source: Path, cache: Path, capsys: pytest.CaptureFixture[st
     assert list(cache.iterdir()) == []
 
 
-def test_a_cache_that_cannot_be_written(
-    source: Path, cache: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_cache_that_cannot_be_written(source, cache, capsys):
     cache.parent.write_text("a file")
     assert widened.file_to_run(source, "auto") == source
     assert "OPENSLED_CACHE_DIR" in capsys.readouterr().err
 
 
-def test_a_file_that_llama_cpp_cannot_read_leaves_nothing(source: Path, cache: Path) -> None:
+def test_a_file_that_llama_cpp_cannot_read_leaves_nothing(source, cache):
     source.write_bytes(source.read_bytes()[:-5000])
     with pytest.raises(UnsupportedModel, match=r"llama.cpp cannot write .*tiny-q8_0.gguf in F16: ."):
         widened.file_to_run(source, "float16")
@@ -171,15 +166,13 @@ def serve(source: Path, dtype: str) -> ServedModel:
     )
 
 
-def test_a_server_widens_by_default(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_widens_by_default(source, capsys):
     assert serve(source, "auto").engine.info.dtype == "F16"
     assert "compared with" not in capsys.readouterr().err
     assert serve(source, "stored").engine.info.dtype == "Q8_0"
 
 
-def test_a_stored_file_is_compared_once(
-    source: Path, cache: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stored_file_is_compared_once(source, cache, capsys):
     serve(source, "stored")
     first = capsys.readouterr().err
     assert "compared with its weights in 16 bits in " in first and " of 128 equal" in first
@@ -188,9 +181,7 @@ def test_a_stored_file_is_compared_once(
     assert "compared with" not in capsys.readouterr().err
 
 
-def test_one_line_of_warning_where_the_agreement_is_poor(
-    source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_line_of_warning_where_the_agreement_is_poor(source, capsys, monkeypatch):
     monkeypatch.setattr(agreement, "compare", lambda *given: Agreement(120, 128))
     line = (
         "note: tiny-q8_0.gguf computes other answers than its weights in 16 bits: 8 of 128 next tokens differ; "
@@ -207,7 +198,7 @@ def test_one_line_of_warning_where_the_agreement_is_poor(
     assert line not in capsys.readouterr().err
 
 
-def test_other_weights_disagree(source: Path) -> None:
+def test_other_weights_disagree(source):
     """The comparison itself: a model against its own answers, and against those of another one."""
     model = LlamaModel(source)
     prompts = [list(range(20, 30 + index)) for index in range(4)]
@@ -218,7 +209,7 @@ def test_other_weights_disagree(source: Path) -> None:
 
 
 @pytest.mark.parametrize("engine", ["llamacpp", "torch"])
-def test_a_precision_of_the_other_engine(engine: str, source: Path) -> None:
+def test_a_precision_of_the_other_engine(engine, source):
     dtype = {"llamacpp": "bfloat16", "torch": "stored"}[engine]
     load = {"llamacpp": load_target.load_llamacpp, "torch": load_target.load_torch}[engine]
     with pytest.raises(UsageError, match=f"--dtype {dtype}"):

@@ -65,8 +65,7 @@ def test_where_nothing_can_be_taken_back_a_word_waits_for_its_end():
 def test_a_word_longer_than_a_line_is_broken_and_waits_for_no_end():
     lines, _ = laid_out(["see ", "a" * 7, "b" * 9, " end"], 11)
     assert lines == ["see", "aaaaaaabbb", "bbbbbb end"]
-    wrap = WordWrap(Palette(False), lambda: 10, takes_back=False)
-    assert wrap.push("c" * 10) == "c" * 10
+    assert WordWrap(Palette(False), lambda: 10, takes_back=False).push("c" * 10) == "c" * 10
 
 
 def test_wide_characters_are_broken_anywhere_and_joined_ones_stay_together():

@@ -6,14 +6,7 @@ import sys
 import pytest
 
 from opensled.process.work_progress import ERASE, LINE_SECONDS, WorkProgress
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.emulated import Clock
 
 
 class Terminal(io.StringIO):
@@ -23,7 +16,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(100.0)
 
 
 def finish(progress: WorkProgress, clock: Clock, part: tuple[object, ...], seconds: float) -> None:
@@ -31,7 +24,7 @@ def finish(progress: WorkProgress, clock: Clock, part: tuple[object, ...], secon
     progress.finish(part)
 
 
-def test_the_time_left_is_that_of_equal_parts_or_of_their_kind(clock: Clock) -> None:
+def test_the_time_left_is_that_of_equal_parts_or_of_their_kind(clock):
     progress = WorkProgress("testing", clock)
     small, large, load = ("step", 1), ("step", 64), ("load",)
     progress.expect([load, small, large, load, small, large])
@@ -51,14 +44,14 @@ def test_the_time_left_is_that_of_equal_parts_or_of_their_kind(clock: Clock) -> 
     ("seconds", "said"),
     [(50, "about 50 s"), (600, "about 10 min"), (9000, "about 2.5 h"), (0.1, "about 0 s")],
 )
-def test_times_have_a_unit_that_fits(clock: Clock, seconds: float, said: str) -> None:
+def test_times_have_a_unit_that_fits(clock, seconds, said):
     progress = WorkProgress("testing", clock)
     progress.expect([("step",), ("step",)])
     finish(progress, clock, ("step",), seconds)
     assert progress.time_left() == f"{said} left"
 
 
-def test_a_terminal_has_one_line_that_goes_away(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_has_one_line_that_goes_away(clock, monkeypatch):
     monkeypatch.setattr(sys, "stderr", Terminal())
     monkeypatch.setenv("COLUMNS", "40")
     with WorkProgress("testing", clock) as progress:
@@ -70,7 +63,7 @@ def test_a_terminal_has_one_line_that_goes_away(clock: Clock, monkeypatch: pytes
     assert "testing ######.................. 1 of 4" in shown
 
 
-def test_elsewhere_a_line_comes_now_and_then(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+def test_elsewhere_a_line_comes_now_and_then(clock, capsys):
     with WorkProgress("testing", clock) as progress:
         progress.expect([("step",)] * 100)
         for _ in range(10):

@@ -3,8 +3,6 @@
 The user's text holds WRITE, the answer in hex, and END.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,6 +1,7 @@
 """Device, relay and target in one process, over links of any weather."""
 
 import asyncio
+import random
 from contextlib import asynccontextmanager
 
 from edge_client.link.remote import RetryPolicy
@@ -9,7 +10,13 @@ from hw_profiles.step_cost import HardwareProfile
 from relay.opening import Relay
 from relay.uplink import Upstream
 from scheduler.fcfs import Fcfs
-from tests.fakes import FakeText, MemoryNetwork, Weather
+from tests.fakes import (
+    VOCAB,
+    FakeText,
+    MemoryNetwork,
+    Weather,
+    next_token,
+)
 from tests.rounds import looping
 from tests.system import FOREVER, running
 from verify_server.admission.session_manager import SessionLimits
@@ -83,3 +90,14 @@ async def relaying(
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)
         relay.manager.close()
+
+
+def errs(share, seed=0):
+    """A target that is another one than `next_token` at a share of all contexts."""
+
+    def token(context):
+        own = next_token(context)
+        lot = random.Random(hash((seed, tuple(context)))).random()
+        return own if lot >= share else 1 + (own + 3) % (VOCAB - 3)
+
+    return token

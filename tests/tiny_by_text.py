@@ -1,7 +1,5 @@
 """The draft model of the tiny family, drafting by text: `--drafter tests.tiny_by_text:TinyByText`."""
 
-from __future__ import annotations
-
 from edge_client.drafters.by_text import ByTextDrafter
 from edge_client.drafters.llamacpp import LlamaCppFactory
 from edge_client.drafters.model_text import ModelText

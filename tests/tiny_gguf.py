@@ -1,7 +1,5 @@
 """Random-weight GGUF files of a few thousand parameters, one per family, for tests of the llama.cpp engine."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,9 +1,10 @@
 """Random-weight models of a few thousand parameters, one per family, for tests of engines and servers."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
+import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -51,3 +52,9 @@ def random_model(arch: str, folder: Path, seed: int = 0, **overrides: object) ->
     torch.manual_seed(seed)
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a random model by family."""
+    return cache(lambda family: random_model(family, tmp_path_factory.mktemp(family)))

@@ -1,7 +1,5 @@
 """A toy draft model, as a model with a KV cache and as a source of streams: both of the same logits."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Sequence
 
 import numpy as np

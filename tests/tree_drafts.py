@@ -1,7 +1,5 @@
 """Draft trees for tests, and what they come to by plain enumeration of their paths."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

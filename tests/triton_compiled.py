@@ -7,8 +7,6 @@ what they work on stays in registers; their speed and their bits it does not sho
 """
 
 # ruff: noqa: E402
-from __future__ import annotations
-
 import json
 import os
 import re

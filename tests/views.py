@@ -1,7 +1,5 @@
 """Sessions as policies see them, for tests that give only what matters to them."""
 
-from __future__ import annotations
-
 from scheduler.plan import NO_OFFER, OfferView, SessionView
 
 DEVICE = {"draft": "tokens", **{name: name for name in OfferView.__slots__}}

@@ -1,7 +1,5 @@
 """A vision-language model with random weights, and pictures to show it."""
 
-from __future__ import annotations
-
 from io import BytesIO
 from pathlib import Path
 

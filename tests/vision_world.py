@@ -1,7 +1,5 @@
 """Questions about pictures to a random vision-language model, and what transformers alone would answer."""
 
-from __future__ import annotations
-
 import pytest
 
 from edge_client.drafters.none import NoneDrafter

@@ -1,7 +1,5 @@
 """The few things of a terminal (ECMA-48, DEC VT100) that the product's output uses, so that tests read the screen."""
 
-from __future__ import annotations
-
 import re
 
 from edge_client.terminal.word_wrap import cells_of

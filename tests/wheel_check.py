@@ -3,8 +3,6 @@
 Sizes by folder are printed. The laboratory is in no wheel: each says where it is.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

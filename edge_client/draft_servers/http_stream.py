@@ -31,7 +31,7 @@ FIRST_S, READ_PER_S = 10.0, 50.0
 BETWEEN_S = 2.0  # between two tokens: slower ones are worth no wait
 # Tokens that one request asks for: a block and most of the next one. A server generates all of them before anybody can
 # cut the stream, and what it generates in vain takes the machine from what is wanted: with 48 of them a device and its
-# draft server took 61 ms of a core for each token of an answer, with 12 29 (lab/benchmarks/remote_drafts.py)
+# draft server took 61 ms of a core for each token of an answer, with 12 29 (docs/benchmarks/remote_drafts.json)
 STREAM_TOKENS = 12
 COUNTS_S = 0.002  # seconds that one waits for a token that was not there yet (chosen)
 MAX_LINE = 1 << 18  # bytes; 64 candidates of a token take 8 kB

@@ -1,4 +1,4 @@
-"""First figures: what a round, a draft token, a ragged step and a process cost, measured against the bare alternative.
+"""First figures: what a round, a draft token, a plan and an overload cost, measured against the bare alternative.
 
     python -m lab.benchmarks [NAME ...] [--quick]
 
@@ -10,7 +10,7 @@ from types import TracebackType
 
 from opensled.process.registry import Registry, remedy_of
 
-NAMES = ("rounds", "edge_loop", "ragged", "memory", "planner", "overload")
+NAMES = ("rounds", "edge_loop", "planner", "overload")
 FIGURES = Registry("figure", {name: f"lab.benchmarks.{name}:measure" for name in NAMES})
 
 

@@ -1,7 +1,5 @@
 """One cell measured: its draft length, every turn emulated and simulated, and capacities."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial

@@ -10,8 +10,6 @@ the digits shown; a hundred times the value before `%`, or where the way ends wi
     python -m lab.benchmarks.cited --write         # put the values of today there; words around them are not read
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -12,8 +12,6 @@ file in other trees too, so it imports nothing of `benchmarks`, and of the produ
 constants, and what the functions name.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import io

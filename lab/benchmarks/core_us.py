@@ -5,8 +5,6 @@
 Compare two trees by running it on both in turns: a single run says little on a busy machine.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import time

@@ -8,8 +8,6 @@ A part that fails does not stop the others; the exit code says so. So does the e
 reason excuses.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 import subprocess
@@ -77,8 +75,6 @@ GPU = "needs a GPU: bash benchmarks/gpu/run.sh"
 PARTS = (
     _component("rounds", "verify_server/front", *ROUND),
     _component("edge_loop", *DEVICE),
-    _component("ragged", *TORCH),
-    _component("memory", "edge_client", "verify_server/start"),
     _component("planner", "scheduler"),
     _component("overload", "verify_server/admission", *ROUND),
     Part(
@@ -88,14 +84,6 @@ PARTS = (
         ("--write",),
         (*DEVICE, *ROUND),
         out="--baseline {}/quick_baseline.json",
-    ),
-    Part(
-        "remote drafts",
-        ("remote_drafts.json",),
-        "lab.benchmarks.remote_drafts",
-        ("--engines", "torch", "--links", "wifi-good", "--users", "1,4,8", "--laps", "1"),
-        ("edge_client/draft_servers", *DEVICE, *ROUND),
-        goes_on=True,
     ),
     Part(
         "attacks",
@@ -147,14 +135,6 @@ PARTS = (
     _loose("smollm2-fly"),
     _loose("smollm2-pad"),
     Part(
-        "pictures",
-        ("vision_drafts.json",),
-        "lab.benchmarks.vision_drafts",
-        (),
-        ("verify_server/vision", "verify_server/drafting/exits"),
-        "its exits are trained for an hour first: docs/vision.md",
-    ),
-    Part(
         "vllm",
         ("vllm_engine.json",),
         "lab.benchmarks.vllm_engine",
@@ -170,6 +150,7 @@ CLOSED_AT = {
     "c4eddd60": ("adaptation", "doctor", "llamacpp_flips", "prebuilt", "serving_stages", "vocabularies"),
     "eecc1f5d": ("draft_server", "hierarchy_agreement", "hierarchy_capacity"),
     "1356c20d": ("cacheback", "failover", "first_answer"),
+    "99a1e10a": ("memory", "ragged", "remote_drafts", "vision_drafts"),
 }
 CLOSED = {f"{name}.json": commit for commit, names in CLOSED_AT.items() for name in names}
 

@@ -3,8 +3,6 @@
 python -m lab.benchmarks.findings [--write docs/planning.md]
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

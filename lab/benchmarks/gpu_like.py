@@ -6,8 +6,6 @@ A step lasts STEP_MS and ROW_US for each row. The server runs on the first core 
 the server's own drafter: the canned text repeats one id for ever, so lookup would always be right.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys

@@ -11,8 +11,6 @@ that share is right. Writes grid-NAME.json, NAME being the pair or the acceptanc
 after each place: a run that was ended goes on from there.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import signal

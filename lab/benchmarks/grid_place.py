@@ -3,8 +3,6 @@
 Modes of a fixed draft length get their best one: the law's choice, and those next to it if they hold more.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache

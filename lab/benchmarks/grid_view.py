@@ -1,7 +1,5 @@
 """What the simulated grids say, in tables: users of each mode over those of the server's own decoding."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any

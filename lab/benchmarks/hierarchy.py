@@ -7,8 +7,6 @@ of three real models of the tiny family. Writes hierarchy.json, and the tables i
 With --show the tables of an earlier run are printed, and nothing is measured.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -1,7 +1,5 @@
 """The cells of the hierarchy: which hub, how far from which target, and how loaded that is; every chain in each."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache

@@ -1,7 +1,5 @@
 """What hierarchy.json says: the cells made of its runs, and their tables in Markdown."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -8,8 +8,6 @@ that out. Where the product's files of both trees are equal, one run counts for 
 counts of the block may differ by one or two; all other rows are exact. The table is Markdown.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import os

@@ -1,7 +1,5 @@
 """The planner's map in one row for each kind of drafts: at how many places which mode is worth it, by the law."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from math import isinf

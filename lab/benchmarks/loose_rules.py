@@ -6,8 +6,6 @@ Writes quality-NAME.json and its picture. Answers are kept in --work: a run that
 measure anew.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Ten times more load than a server can serve: what it still delivers, to whom, and how those outside are treated."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time

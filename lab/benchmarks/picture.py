@@ -1,7 +1,5 @@
 """How figures become pictures: one style, and files that are the same bytes for the same figure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

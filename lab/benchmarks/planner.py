@@ -4,8 +4,6 @@ The sessions are those of a simulated fleet, step after step, so that what a pol
 what it does only now and then, comes as often as on a server. Only its own seconds are counted.
 """
 
-from __future__ import annotations
-
 import gc
 import time
 from collections.abc import Iterator, Sequence

@@ -6,8 +6,6 @@ Draws a file of `opensled quality --out FOLDER` (quality.json) beside it, as SVG
 bars are the paired 95 % bootstrap intervals of the difference to the baseline.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Mapping, Sequence

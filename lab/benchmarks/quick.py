@@ -7,8 +7,6 @@ drafts over the server alone, and an emulated fleet over the simulated one, whic
 Exits with 1 and names what is worse than the baseline by more than noise. `--write` makes a new baseline.
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 import sys
@@ -36,7 +34,6 @@ BASELINE = FOLDER / "quick_baseline.json"
 COMPONENTS = {  # figure -> its ratios that are watched
     "rounds": ("16 streams",),
     "edge_loop": ("tiny-draft, full acceptance",),
-    "ragged": ("tiny, exact, one forward per session",),
     "planner": ("goodput over fcfs, all kinds of devices",),
 }
 DRAFTING = ("sled-continuous", "opensled")

@@ -1,7 +1,5 @@
 """docs/benchmarks/README.md from the JSON files beside it: nothing in it is written by hand."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +9,6 @@ from lab.benchmarks import (
     hierarchy_view,
     program,
     real_view,
-    remote_drafts_view,
     server_drafts_view,
 )
 
@@ -21,7 +18,6 @@ OLD = "5e49889"
 OWN: Mapping[str, Callable[[Any], list[str]]] = {
     "real_prompts": real_view.section,
     "server_drafts": server_drafts_view.section,
-    "remote_drafts": remote_drafts_view.section,
     "heads": server_drafts_view.section,
     "server_default": server_drafts_view.section,
     "hierarchy": hierarchy_view.section,

@@ -3,8 +3,6 @@
 Server on core 0, devices on core 1, one thread each. Only the contender that is asked works: each has its core alone.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from argparse import ArgumentParser

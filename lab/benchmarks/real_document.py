@@ -1,7 +1,5 @@
 """real_prompts.json: raw answers that grow piece by piece, and the figure over them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Ratios as a picture: each drafter over no drafts, by kind of text."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -8,8 +8,6 @@ prompt anew, as a new user's does. With --minutes a run ends in time; the next o
 it rests while others want the machine. Results are added to real_prompts.json.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import time

@@ -4,8 +4,6 @@ A unit is one prompt under one sampling, asked of all contenders in turns. Inter
 over the prompts, drawn again within each kind.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import statistics

@@ -4,8 +4,6 @@
 "Summarize the following text", occur there too.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import json

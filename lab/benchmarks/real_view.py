@@ -1,7 +1,5 @@
 """real_prompts.json for docs/benchmarks/README.md: ratios of every drafter and kind of text, losers included."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

@@ -14,8 +14,6 @@ With --simulated nothing is emulated. With --parts OpenSLED with drafts of the d
 takes its turns, too.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import sys

@@ -1,7 +1,5 @@
 """server_drafts.json and its like: raw turns that grow group by group, and the figure over them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ Within a lap no prompt occurs twice, and each lap has new servers: tables that l
 not meet a text again only because the benchmark has.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple

@@ -3,8 +3,6 @@
 All servers have core 0, one thread each; the clients have the other cores. Only the server that is asked works.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """server_drafts.json and its like for docs/benchmarks/README.md and the terminal: ratios, drafts, verdicts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

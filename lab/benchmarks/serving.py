@@ -10,8 +10,6 @@ of a turn. Contenders answer them greedily in turns, all of them idle but one; e
 them. It writes serving.json and serving.md.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 from argparse import Namespace

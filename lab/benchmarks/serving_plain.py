@@ -1,7 +1,5 @@
 """Plain llama_cpp and plain transformers, without a server: one chat at a time, greedily, in a process of their own."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """A server with an emulated accelerator for several tenants, and streams of theirs: who gets what, and when."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time

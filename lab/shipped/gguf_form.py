@@ -3,8 +3,6 @@
 Its head has the keys, the tokenizer and the list of tensors; each tensor is computed from what safetensors hold.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

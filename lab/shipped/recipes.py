@@ -4,8 +4,6 @@ Beside what a file is made of lie its head, all that comes before its numbers, a
 whole, and where the numbers are. Nothing else is ever written.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 Such numbers lie in a file of the same format. `NAME` is int8, `NAME.scales` has a float16 for each `EIGHTS` of a row.
 """
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Sequence

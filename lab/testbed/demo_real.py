@@ -1,7 +1,5 @@
 """The demo on a real model: four devices draft for one server, measured in turns with no drafts, all texts checked."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

@@ -1,7 +1,5 @@
 """`opensled demo --vision`: drawn scenes, questions about them, and answers whose tokens show who drafted them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

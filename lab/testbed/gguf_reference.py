@@ -5,8 +5,6 @@ down here a second time, `gguf` (llama.cpp's own package) dequantizes them, and 
 transformers' own reading of GGUF files gives the same weights, but parses a file five times (30 s).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -7,8 +7,6 @@ holds whatever the link does. *Closed loop*: target and draft run token by token
 rules.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

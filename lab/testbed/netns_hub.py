@@ -1,8 +1,6 @@
 """Three tiers in network namespaces: the target in a cloud, a relay on a hub behind a wide-area link, and devices that
 reach the hub on their links at home."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import httpx

@@ -1,8 +1,6 @@
 """The machines of a fleet in network namespaces: a verifier, and devices behind their links, with their shares of CPU
 and memory."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

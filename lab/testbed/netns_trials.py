@@ -1,7 +1,5 @@
 """What a fleet in namespaces has to bear: questions, and kills of its servers and of a device while they answer."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 

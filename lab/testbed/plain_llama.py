@@ -1,7 +1,5 @@
 """llama.cpp by itself, through its own Python class: what tests and benchmarks compare with."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch

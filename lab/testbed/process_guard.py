@@ -4,8 +4,6 @@ Each program that calls `guard` has one process beside it, which waits at a pipe
 are ended by the program alone.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import os

@@ -9,8 +9,6 @@ not read, and whatever a real server spends besides its engine (`Overhead` puts 
 one is given).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple

@@ -6,8 +6,6 @@ the device's proposals at every place of the text (traces.py), and for each plac
 text's an `Aside`. No chance is assumed to be independent of another.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property

@@ -48,8 +48,7 @@ def test_drafts_that_are_off_change_no_text(opened, home):
     with_drafts = shown.ask(STORY)
     shown.set("#drafts", False)
     shown.page.click("#forget")
-    without = shown.ask(STORY)
-    assert without == with_drafts and set(shown.origins()) == {"server"}
+    assert shown.ask(STORY) == with_drafts and set(shown.origins()) == {"server"}
     expect(shown.facts).to_contain_text("no drafts")
 
 
@@ -85,8 +84,7 @@ def test_everything_works_by_the_keyboard(opened, home):
     expect(page.locator("#side")).to_be_visible()
     expect(page.locator("#chat")).to_be_hidden()
     assert page.evaluate("document.activeElement.id") == "tab-side"
-    outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
-    assert outline == "solid"
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
 
 
 def test_an_answer_can_be_stopped_and_its_sequence_ends(opened, tmp_path):

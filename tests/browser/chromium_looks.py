@@ -51,8 +51,7 @@ def test_colours_follow_the_system_and_the_button(opened, home):
 
     dark = ground()
     shown.page.click("#theme")
-    light = ground()
-    assert light != dark
+    assert ground() != dark
     shown.page.click("#theme")
     assert ground() == dark
     shown.page.reload()
@@ -61,6 +60,5 @@ def test_colours_follow_the_system_and_the_button(opened, home):
 
 def test_nothing_moves_for_those_who_want_no_motion(opened, home):
     shown = opened(home.device, reduced_motion="reduce")
-    moving = shown.page.evaluate(MOVING)
-    assert moving == 0
+    assert shown.page.evaluate(MOVING) == 0
     assert shown.page.evaluate("getComputedStyle(document.getElementById('log')).scrollBehavior") == "auto"

@@ -47,10 +47,7 @@ class Crowd:
 
     async def _device(self, name):
         config = EdgeConfig(
-            server=self._server,
-            drafter=self._drafter,
-            device_name=name,
-            cache_dir=str(self._cache),
+            server=self._server, drafter=self._drafter, device_name=name, cache_dir=str(self._cache)
         )
         return await connect(config)
 

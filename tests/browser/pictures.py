@@ -19,10 +19,7 @@ DESKTOP, PHONE = {"width": 1180, "height": 760}, {"width": 390, "height": 844}
 FRAMES, EVERY = 6, 1.0  # pictures of one answer, and seconds from one to the next
 FRAME = (0, 0, 740, 220)  # of the conversation, in pixels
 GAP = 12  # pixels between pictures side by side
-SHOTS = (
-    ("dark", DESKTOP, "fleet-dark"),
-    ("light", PHONE, "fleet-phone"),
-)
+SHOTS = (("dark", DESKTOP, "fleet-dark"), ("light", PHONE, "fleet-phone"))
 NAMES = [
     f"{room}-{kind}" for room in ("kitchen", "hall", "attic", "study") for kind in ("hub", "panel", "robot")
 ]

@@ -3,8 +3,6 @@
 The JavaScript clients are installed by npm into build/conformance, as package-lock.json has it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

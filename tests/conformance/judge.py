@@ -4,8 +4,6 @@ An expectation maps paths into the reply, such as `choices.0.finish_reason` or `
 one of MATCHERS. A stream is judged by the reply its chunks join to.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The Python half: asks each case through the official `openai` or `anthropic` package, and writes down the outcome."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The system under test: `opensled serve` and `opensled edge` of the tiny family, as real processes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -5,8 +5,6 @@ code and the input's path; put it into tests/fuzz/found/TARGET/, where every tes
 interesting is kept in build/fuzz/ for the next run. Needs atheris (tests/fuzz/requirements.txt).
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
 import json

@@ -1,7 +1,5 @@
 """What becomes of answers with the marks of any family in them, and of pasted names."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 

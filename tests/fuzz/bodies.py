@@ -1,7 +1,5 @@
 """JSON made of a fuzzer's decisions: bodies of requests with known fields and any values, and changes to a document."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

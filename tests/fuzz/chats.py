@@ -1,7 +1,5 @@
 """What becomes of chats and of the files of their templates."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import tempfile

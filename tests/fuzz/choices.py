@@ -1,7 +1,5 @@
 """Decisions read from a fuzzer's bytes; where they end, every decision is the first one."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Sequence
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """What a draft server answers: the bytes of an answer, in parts of any size, and chunks of any form."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

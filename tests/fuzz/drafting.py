@@ -1,7 +1,5 @@
 """Targets for what decides over rows and never over text: confidences, and proposals of the server's own drafter."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 

@@ -1,7 +1,5 @@
 """Files that come from strangers, made of a fuzzer's decisions: draft tables, heads of GGUF files, listings of hubs."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import struct

@@ -1,7 +1,5 @@
 """Drafts that are handed out: what a key signed, and the messages of GetDraft."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Kept texts on disk, truncated and altered: they are listed, expired, learned from and deleted all the same."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import shutil

@@ -1,7 +1,5 @@
 """Messages of the wire made of a fuzzer's decisions: mostly what a peer could mean, with anything anywhere."""
 
-from __future__ import annotations
-
 from opensled.core.images import digest_of
 from opensled.v1 import verify_pb2 as pb
 from tests.fuzz.choices import Choices

@@ -1,8 +1,6 @@
 """Pairing and announcements by the decisions of a fuzzer: both ends of a pairing hear anything, also from who knows the
 code; records of multicast DNS say anything."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """A relay for fuzz targets: devices below it as in any room, and above it a server that says what it is told to."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What fuzz targets talk to: a session manager over a fake model, a device's end of a stream, a fake device's API."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """JSON schemas made of a fuzzer's decisions: known keywords with any values."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.fuzz.choices import Choices

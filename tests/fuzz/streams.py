@@ -1,7 +1,5 @@
 """Streams by the decisions of a fuzzer: at a live server, at a device, and at a relay between both."""
 
-from __future__ import annotations
-
 from functools import cache
 
 from opensled.core.messages import DraftBlock, DraftToken

@@ -1,7 +1,5 @@
 """The targets by name: what is done with a fuzzer's bytes. Whatever they are, only errors of ours may come out."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools
@@ -198,8 +196,7 @@ def token_file(data: bytes) -> None:
     """The lines of a token file."""
     _scratch().write_bytes(data)
     with contextlib.suppress(OpenSledError):
-        tenants = read_tenants(_scratch())
-        assert not tenants.anonymous
+        assert not read_tenants(_scratch()).anonymous
 
 
 def draft_table(data: bytes) -> None:

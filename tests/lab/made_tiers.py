@@ -1,7 +1,5 @@
 """Recordings of three tiers by a seeded random process, for tests that need no model: `made_tiers(...)`."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

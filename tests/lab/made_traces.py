@@ -1,9 +1,9 @@
 """Traces of a seeded random process, for tests that need no model: `made(...)`; and what holds of any run on them."""
 
-from __future__ import annotations
-
 import random
 
+from lab.testbed.cells import REGIMES
+from lab.testbed.fleet import Fleet, Group
 from lab.testbed.load.records import RequestRecord, RunResult
 from lab.testbed.traces import ItemTrace, Proposal, TraceSet
 
@@ -55,3 +55,14 @@ def require_possible(result: RunResult, traces: TraceSet) -> None:
         assert all(record.sent <= each.sent <= each.answered for each in record.rounds)
         assert all(0 <= each.accepted <= each.drafted for each in record.rounds)
         assert record.wasted >= 0
+
+
+def place(device: str = "orin-nano-super", link: str = "wifi-good", regime: str = "hub") -> Fleet:
+    return Fleet(REGIMES[regime], (Group(1, device, link),))
+
+
+def perfect_traces() -> TraceSet:
+    text = tuple(range(10, 34))
+    drafts = [text[place:] for place in range(len(text))]
+    proposals = tuple(Proposal(ids, (0.9,) * len(ids)) for ids in drafts)
+    return TraceSet("t", "d", {}, (ItemTrace("i", (1, 2), text, "eos", proposals, text),))

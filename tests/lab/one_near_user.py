@@ -1,7 +1,5 @@
 """One simulated user near his server: every token of his device's drafts is right with one chance."""
 
-from __future__ import annotations
-
 import random
 from statistics import fmean
 

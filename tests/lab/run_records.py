@@ -1,7 +1,5 @@
 """Records of requests that were never asked, with times that can be reckoned by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from lab.testbed.load.records import Arrival, RequestRecord, RunResult, ServerTotals

@@ -1,7 +1,5 @@
 """`opensled adapt`: what it measures, its gate, its training, its files, and the command on the tiny family."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Iterator
@@ -47,12 +45,11 @@ def pair() -> Iterator[Pair]:
 def test_a_walk_counts_rounds_and_what_stood_at_each_place():
     text = [1, 2, 3, 4, 5, 6, 7]
     # Round 1: 1, 2 stand, 3 does not, the target writes it; round 2: 4 fails at once; round 3: 5, 6, 7 stand.
-    walk = walked([1, 2, 9, 9, 5, 6, 7], text, 3)
-    assert walk == (3, 7, [3, 2, 2], [2, 2, 1])
+    assert walked([1, 2, 9, 9, 5, 6, 7], text, 3) == (3, 7, [3, 2, 2], [2, 2, 1])
     assert walked([], [], 3) == (0, 0, [0, 0, 0], [0, 0, 0])
 
 
-def test_a_target_that_drafts_for_itself_is_always_right_when_greedy(pair: Pair):
+def test_a_target_that_drafts_for_itself_is_always_right_when_greedy(pair):
     network = pair.source.network
     asked = [list(pair.source.text.encode("def area(")), list(pair.source.text.encode("import os\n"))]
     texts = write_texts(network, asked, 12, ends(network))
@@ -67,7 +64,7 @@ def test_a_target_that_drafts_for_itself_is_always_right_when_greedy(pair: Pair)
     assert own.tokens.sum() == sum(map(len, texts[0].written))
 
 
-def test_texts_do_not_depend_on_which_others_are_written_beside_them(pair: Pair, monkeypatch):
+def test_texts_do_not_depend_on_which_others_are_written_beside_them(pair, monkeypatch):
     network, many = pair.source.network, [list(pair.source.text.encode(f"x = {n}")) for n in range(5)]
     whole = write_texts(network, many, 6, ends(network))
     monkeypatch.setattr("lab.training.adapting.acceptance.AT_ONCE", 2)
@@ -128,7 +125,7 @@ def trained(folder: Path, epochs: int = 12, about: str = "a", rate: float = 5e-3
     return DraftLearner(small(), counting_texts(), folder, {"about": about}, epochs, rate)
 
 
-def test_a_draft_learns_the_probabilities(tmp_path: Path):
+def test_a_draft_learns_the_probabilities(tmp_path):
     one = trained(tmp_path, 80, rate=2e-2)
     one.run()
     with torch.no_grad():
@@ -139,7 +136,7 @@ def test_a_draft_learns_the_probabilities(tmp_path: Path):
     assert one.learned.tokens == 80 * 24 * 16
 
 
-def test_it_goes_on_where_it_was_stopped_as_if_nothing_had_happened(tmp_path: Path, monkeypatch):
+def test_it_goes_on_where_it_was_stopped_as_if_nothing_had_happened(tmp_path, monkeypatch):
     whole = trained(tmp_path / "whole")
     whole.run()
     monkeypatch.setattr(learner, "CHECKPOINT_S", -1.0)  # after every step
@@ -162,7 +159,7 @@ def test_it_goes_on_where_it_was_stopped_as_if_nothing_had_happened(tmp_path: Pa
         assert torch.equal(one, other)
 
 
-def test_a_checkpoint_of_something_else_is_refused(tmp_path: Path):
+def test_a_checkpoint_of_something_else_is_refused(tmp_path):
     trained(tmp_path, 1).run()
     with pytest.raises(UsageError, match="another about"):
         trained(tmp_path, 1, about="b")
@@ -173,7 +170,7 @@ def test_a_checkpoint_of_something_else_is_refused(tmp_path: Path):
 # -- files ------------------------------------------------------------------------------------------------
 
 
-def test_the_files_hold_what_was_trained_and_the_manifest_names_them(pair: Pair, tmp_path: Path):
+def test_the_files_hold_what_was_trained_and_the_manifest_names_them(pair, tmp_path):
     changed = copy.deepcopy(pair.draft)
     with torch.no_grad():
         changed.model.embed_tokens.weight.mul_(1.25)
@@ -195,7 +192,7 @@ def test_the_files_hold_what_was_trained_and_the_manifest_names_them(pair: Pair,
 # -- texts ------------------------------------------------------------------------------------------------
 
 
-def test_what_is_held_out_is_never_learned_from(pair: Pair, tmp_path: Path):
+def test_what_is_held_out_is_never_learned_from(pair, tmp_path):
     lines = [f"What is {n} plus {n + 1}?" for n in range(150)]
     file = tmp_path / "prompts.txt"
     file.write_text("\n".join(lines))
@@ -250,7 +247,7 @@ def config(tmp_path: Path, forgetful: Path, kept: Path, **more) -> AdaptConfig:
     )
 
 
-def test_the_command_writes_a_draft_that_gains_and_no_other(tmp_path: Path, forgetful, kept, capsys):
+def test_the_command_writes_a_draft_that_gains_and_no_other(tmp_path, forgetful, kept, capsys):
     assert command.adapt(config(tmp_path, forgetful, kept, min_gain=50.0, json=True)) == 1
     report = json.loads(capsys.readouterr().out)
     assert not report["gain"]["passes"]
@@ -270,14 +267,14 @@ def test_the_command_writes_a_draft_that_gains_and_no_other(tmp_path: Path, forg
         command.adapt(config(tmp_path, forgetful, kept))
 
 
-def test_pairs_that_do_not_fit_are_refused(tmp_path: Path, kept):
+def test_pairs_that_do_not_fit_are_refused(tmp_path, kept):
     with pytest.raises(NotFound):
         load_pair("tiny-draft", str(tmp_path))
     with pytest.raises(NotFound, match="0 texts to learn from"):
         texts_of(load_pair("tiny-draft", "tiny"), AdaptConfig(kept=str(tmp_path)))
 
 
-def test_texts_of_another_target_are_refused(tmp_path: Path, pair: Pair):
+def test_texts_of_another_target_are_refused(tmp_path, pair):
     store = KeptStore(tmp_path)
     none = np.zeros((1, 32), np.uint32), np.zeros((1, 32), np.float16)
     store.write(KeptText("a", 0.0, (1, 2), 1, *none), "of another target")
@@ -285,7 +282,7 @@ def test_texts_of_another_target_are_refused(tmp_path: Path, pair: Pair):
         texts_of(pair, AdaptConfig(kept=str(store.folder_of("a"))))
 
 
-def test_a_draft_of_another_vocabulary_is_refused(monkeypatch, pair: Pair):
+def test_a_draft_of_another_vocabulary_is_refused(monkeypatch, pair):
     class Other:
         fingerprint = "other"
 

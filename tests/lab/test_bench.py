@@ -43,7 +43,7 @@ def test_a_ratio_above_one_is_a_gain_whatever_the_unit(more_is_better, ratios):
 
 
 # From five seconds to half a minute each, mostly of real servers under load: in `make test-long`.
-LONG = ("memory", "overload", "planner", "ragged", "rounds")
+LONG = ("overload", "planner", "rounds")
 NAMES = [pytest.param(name, marks=pytest.mark.long if name in LONG else ()) for name in FIGURES.names()]
 
 

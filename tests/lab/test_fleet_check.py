@@ -1,7 +1,5 @@
 """Asking a running fleet and comparing it with the target alone."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from contextlib import ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """Policy `goodput` under a steady load: while nothing changes, hints stand still."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 
@@ -41,13 +39,7 @@ def devices(seed: int) -> list[SessionView]:
     ]
     pace = chance.choice((0.0, 8.0))
     return [
-        viewed(
-            number,
-            hint=4,
-            pace=pace,
-            context=chance.randint(200, 2000),
-            forecast=chance.choice(kinds),
-        )
+        viewed(number, hint=4, pace=pace, context=chance.randint(200, 2000), forecast=chance.choice(kinds))
         for number in range(1, chance.choice((4, 8, 16, 32)) + 1)
     ]
 
@@ -62,7 +54,7 @@ def reviewed(sessions: Sequence[SessionView], reviews: int) -> list[dict[int, in
 
 
 @pytest.mark.parametrize("seed", [71, 85, 263, *range(12)])
-def test_with_the_same_estimates_hints_stand_still(seed: int) -> None:
+def test_with_the_same_estimates_hints_stand_still(seed):
     """With the first three seeds devices were told one length and another in turn, for ever."""
     hints = reviewed(devices(seed), SETTLED + REVIEWS)[SETTLED:]
     assert all(each == hints[0] for each in hints)
@@ -95,9 +87,7 @@ WARM_UP = 5.0  # seconds
         ("dense-8k", [("orin-nano-super", "wifi-good"), ("orin-nx", "ethernet"), ("agx-orin", "wifi-busy")], 60),
     ],
 )  # fmt: skip
-def test_under_a_steady_load_hints_change_seldom(
-    regime: str, kinds: list[tuple[str, str]], most: float
-) -> None:
+def test_under_a_steady_load_hints_change_seldom(regime, kinds, most):
     """Sixty users who always read; estimates vary with luck, and some changes of hints come from that.
 
     A session's hint changed 149 and 125 times a minute while every response was followed, and 12 and 27 times since.

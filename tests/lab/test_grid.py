@@ -1,10 +1,7 @@
 """The grid: its places, gone on with after an end, its tables, and the page that has them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,9 +40,7 @@ def _users(unit: grid.Asked, name: str) -> int:
     return ALONE.get(name, 20 if unit.place.link == "wan-80" else 44)
 
 
-def test_a_grid_has_every_place_and_is_filled_where_a_run_was_ended(
-    units: list[grid.Asked], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_grid_has_every_place_and_is_filled_where_a_run_was_ended(units, tmp_path, capsys):
     words = ["--pair", "tiny", "--acceptance", "code", "--quick", "--out", str(tmp_path)]
     assert grid.main(words) == 130
     assert [path.name for path in tmp_path.iterdir()] == ["grid-code.part"]
@@ -66,13 +61,13 @@ def test_a_grid_has_every_place_and_is_filled_where_a_run_was_ended(
     assert found["summary"]["all"]["opensled"] == found["summary"]["hub-8k"]["opensled"] == ours
 
 
-def test_no_place_is_left_out() -> None:
+def test_no_place_is_left_out():
     document = begun(Axes(), TINY)
     assert len(document["points"]) == 6 * 4 * 2 * 3
     assert filled(document | {"points": []}, lambda: None, 1)["law_error"] == {}
 
 
-def test_a_file_that_is_no_grid_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_no_grid_is_refused(tmp_path, capsys):
     (tmp_path / "grid-smollm2.part").write_text("[]")
     assert grid.main(["--out", str(tmp_path)]) == UsageError.exit_code
     assert "holds no grid" in capsys.readouterr().err
@@ -100,7 +95,7 @@ GRIDS = [
 ]  # fmt: skip
 
 
-def test_the_table_has_best_median_and_worst_of_all_places_and_how_many_lose() -> None:
+def test_the_table_has_best_median_and_worst_of_all_places_and_how_many_lose():
     lines = ratios(GRIDS).splitlines()
     assert (
         "| code | 0.80 | opensled | 3.00 | 2.05 | 1.10 | 0 of 2 | hub, pi-5, lte, 10 tokens/s | "
@@ -112,23 +107,23 @@ def test_the_table_has_best_median_and_worst_of_all_places_and_how_many_lose() -
     assert ratios([]) == ""
 
 
-def test_the_reading_says_where_it_is_worse_than_the_best_of_the_others() -> None:
+def test_the_reading_says_where_it_is_worse_than_the_best_of_the_others():
     lines = reading(GRIDS).splitlines()
     assert "at 1 of 3 places, and less than 0.95 at 2; the least is 0.67" in lines[2]
     assert lines[2].endswith("At 1 places only drafts serve anybody.")
     assert "at 0 of 2 places, and less than 0.95 at 2; the least is 0.36 (hub, pi-5, wan-80" in lines[1]
 
 
-def test_a_claim_is_counted_where_it_holds() -> None:
+def test_a_claim_is_counted_where_it_holds():
     assert "| code | 0 of 2 | 1 of 2 | 2 of 2 | 1 of 2 |" in claims(GRIDS)
     assert "| smollm2 (recorded) | 1 of 2 | 0 of 2 | 1 of 2 | 1 of 2 |" in claims(GRIDS)
 
 
-def test_the_law_is_compared_where_speed_decides() -> None:
+def test_the_law_is_compared_where_speed_decides():
     assert "| centralized | 2 | 0.0 % | 100 % |" in law_errors(GRIDS[0])
 
 
-def test_the_page_has_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_has_the_tables(tmp_path, monkeypatch):
     monkeypatch.setattr(findings, "law_rows", list)
     for each in GRIDS:
         (tmp_path / f"{each['figure']}.json").write_text(json.dumps(each))

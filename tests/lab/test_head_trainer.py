@@ -1,11 +1,9 @@
 """The training loop of draft heads, how their drafts are measured, what targets are asked, and all of it together."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -56,7 +54,7 @@ def same(one: object, other: object) -> bool:
     return one == other
 
 
-def test_a_run_that_was_stopped_goes_on(target, tmp_path, monkeypatch) -> None:
+def test_a_run_that_was_stopped_goes_on(target, tmp_path, monkeypatch):
     """With the weights, the optimizer and the best weights that it had."""
     monkeypatch.setattr(trainer, "CHECKPOINT_S", -1.0)  # one after each step
     first, step = new_trainer(target, tmp_path), Trainer._step
@@ -81,7 +79,7 @@ def test_a_run_that_was_stopped_goes_on(target, tmp_path, monkeypatch) -> None:
     assert [point["steps"] for point in points(tmp_path)] == [0, 5, 10, STEPS]
 
 
-def test_a_run_that_has_ended_does_nothing_more(target, tmp_path) -> None:
+def test_a_run_that_has_ended_does_nothing_more(target, tmp_path):
     (first := new_trainer(target, tmp_path)).run()
     seen, curve = first._head.state_dict(), points(tmp_path)
     again = new_trainer(target, tmp_path)
@@ -90,7 +88,7 @@ def test_a_run_that_has_ended_does_nothing_more(target, tmp_path) -> None:
     assert points(tmp_path) == curve
 
 
-def test_another_training_does_not_go_on_from_there(target, tmp_path) -> None:
+def test_another_training_does_not_go_on_from_there(target, tmp_path):
     new_trainer(target, tmp_path).run()
     with pytest.raises(UsageError, match="another loss; remove its folder"):
         new_trainer(target, tmp_path, replace(PLAN, loss="lk"))
@@ -100,7 +98,7 @@ def test_another_training_does_not_go_on_from_there(target, tmp_path) -> None:
         Trainer(replace(fewer, places=places), saved(target, tmp_path), heldout(target), tmp_path, PLAN)
 
 
-def test_the_curve_says_where_each_point_stands(target, tmp_path) -> None:
+def test_the_curve_says_where_each_point_stands(target, tmp_path):
     own = new_trainer(target, tmp_path)
     own.run()
     found = points(tmp_path)
@@ -112,7 +110,7 @@ def test_the_curve_says_where_each_point_stands(target, tmp_path) -> None:
     assert tokens_per_step(own.pupil, heldout(target))["tree"] == own.progress.best
 
 
-def test_training_stops_where_it_no_longer_rises(target, tmp_path, monkeypatch) -> None:
+def test_training_stops_where_it_no_longer_rises(target, tmp_path, monkeypatch):
     """After three flat points; the head is then the one that was best, if only by a little."""
     seen = []
     script = iter([1.0, 2.0, 2.001, 2.0, 1.5, 9.0])
@@ -130,7 +128,7 @@ def test_training_stops_where_it_no_longer_rises(target, tmp_path, monkeypatch) 
     assert same(torch.load(tmp_path / "head.pt")["weights"], seen[4])
 
 
-def test_the_rate_rises_and_falls(target, tmp_path) -> None:
+def test_the_rate_rises_and_falls(target, tmp_path):
     own = new_trainer(target, tmp_path, replace(PLAN, epochs=40))
     rates = []
     for _ in range(own.all_steps + 1):
@@ -141,7 +139,7 @@ def test_the_rate_rises_and_falls(target, tmp_path) -> None:
     assert rates[0] > rates[-1] == 0
 
 
-def test_texts_without_a_place_to_draft_from_are_refused(target, tmp_path) -> None:
+def test_texts_without_a_place_to_draft_from_are_refused(target, tmp_path):
     """And not looked through for ever."""
     own = new_trainer(target, tmp_path)
     for path in own._paths:
@@ -159,7 +157,7 @@ def test_texts_without_a_place_to_draft_from_are_refused(target, tmp_path) -> No
         ([], [], 0, 0),
     ],
 )
-def test_a_walk_by_hand(rows: Iterable[int], accepted: list[int], steps: int, tokens: int) -> None:
+def test_a_walk_by_hand(rows, accepted, steps, tokens):
     (walk := Walk()).along(rows, accepted)
     assert (walk.steps, walk.tokens) == (steps, tokens)
     walk.along([3], [1])  # another window begins anew
@@ -169,7 +167,7 @@ def test_a_walk_by_hand(rows: Iterable[int], accepted: list[int], steps: int, to
 @pytest.mark.parametrize(
     ("kind", "loss", "epochs"), [("specformer", "hard", 2), ("specformer", "hard", 9), ("ctc", "ctc", 20)]
 )
-def test_tokens_of_a_step_are_those_of_a_server(target, tmp_path, kind: str, loss: str, epochs: int) -> None:
+def test_tokens_of_a_step_are_those_of_a_server(target, tmp_path, kind, loss, epochs):
     """Which drafts where it stands, and takes what agrees and one token more, as long as the text is the target's."""
     pupil, [held, other] = pupil_of(target, kind), heldout(target, kind)
     plan = replace(PLAN, loss=loss, rate=3e-3, epochs=epochs, measure_steps=50)
@@ -188,9 +186,8 @@ def test_tokens_of_a_step_are_those_of_a_server(target, tmp_path, kind: str, los
 @pytest.mark.parametrize(
     ("text", "count"), [([5, 8, 6], 2), ([6, 5, 9], 3), ([6, 5, 9, 1], 3), ([7], 0), ([6, -2], 1), ([], 0)]
 )
-def test_what_of_a_text_is_a_path_of_a_trie(text: list[int], count: int) -> None:
-    trie = Trie([5, 6, 8, 5, 9], [ROOT, ROOT, 0, 1, 3], [0.0] * 5)
-    assert agreed(trie, text) == count
+def test_what_of_a_text_is_a_path_of_a_trie(text, count):
+    assert agreed(Trie([5, 6, 8, 5, 9], [ROOT, ROOT, 0, 1, 3], [0.0] * 5), text) == count
 
 
 @pytest.fixture(scope="module")
@@ -208,7 +205,7 @@ def lines_in(folder: Path, lines: list[str]) -> Path:
 
 
 @pytest.mark.parametrize("name", ["tiny", pytest.param("some other", marks=pytest.mark.long)])
-def test_no_prompt_that_is_held_out_is_learned(tiny, name: str) -> None:
+def test_no_prompt_that_is_held_out_is_learned(tiny, name):
     asker = Asker(name, tiny)
     held, learned = prompts(asker.heldout()), prompts(itertools.islice(asker.scripts(1), 60))
     assert len(held) > 20 and len(learned) > 20 and not held & learned
@@ -216,7 +213,7 @@ def test_no_prompt_that_is_held_out_is_learned(tiny, name: str) -> None:
     assert again < learned and not other <= again
 
 
-def test_prompts_of_a_file_are_shared_out(tiny, tmp_path) -> None:
+def test_prompts_of_a_file_are_shared_out(tiny, tmp_path):
     asker = Asker("tiny", tiny, lines_in(tmp_path, QUESTIONS))
     held, learned = prompts(asker.heldout()), prompts(itertools.islice(asker.scripts(1), 200))
     rendered = {tiny.render([ChatMessage("user", line)]): split_of(line) for line in QUESTIONS}
@@ -232,21 +229,21 @@ def test_prompts_of_a_file_are_shared_out(tiny, tmp_path) -> None:
         ([f"{number} and{' so on and' * LENGTH}" for number in range(60)], "too long"),
     ],
 )
-def test_a_file_of_prompts_of_no_use_is_refused(tiny, tmp_path, lines: list[str], said: str) -> None:
+def test_a_file_of_prompts_of_no_use_is_refused(tiny, tmp_path, lines, said):
     path = lines_in(tmp_path, lines)
     with pytest.raises(NotFound, match=said) as caught:
         Asker("tiny", tiny, path)
     assert str(path) in str(caught.value)
 
 
-def test_a_file_that_cannot_be_read_is_refused(tiny, tmp_path) -> None:
+def test_a_file_that_cannot_be_read_is_refused(tiny, tmp_path):
     (tmp_path / "binary").write_bytes(b"\xff\x00\xfe")
     for name in ("binary", "nowhere", "."):
         with pytest.raises(NotFound, match="cannot be read"):
             Asker("tiny", tiny, tmp_path / name)
 
 
-def test_a_head_is_trained_from_the_first_prompt_to_its_files(tmp_path, monkeypatch) -> None:
+def test_a_head_is_trained_from_the_first_prompt_to_its_files(tmp_path, monkeypatch):
     """On very little; a second run finds everything done."""
     monkeypatch.setattr(capture, "SHARD_ROWS", 300)
     monkeypatch.setattr(command, "ROWS", 8)
@@ -314,14 +311,14 @@ def by_alignments(frames: np.ndarray, label: list[int]) -> float:
 
 
 @pytest.mark.parametrize("label", [[0, 1], [2, 0], [1, 1]])
-def test_ctc_is_the_sum_over_all_alignments(label: list[int]) -> None:
+def test_ctc_is_the_sum_over_all_alignments(label):
     """Four frames; what stands behind the label cannot be drafted."""
     frames = log_probs(1, 4, TOKENS + 1)
     found = LOSSES["ctc"](frames, labelled([[*label, NONE, 0]]))
     assert found.item() == pytest.approx(by_alignments(frames[0].detach().numpy(), label) / 2, abs=1e-5)
 
 
-def test_ctc_takes_as_many_tokens_as_the_target_wrote() -> None:
+def test_ctc_takes_as_many_tokens_as_the_target_wrote():
     frames = log_probs(1, 8, TOKENS + 1)
     text = [0, 1, 2, 0, 1, 2, 0, 1]
     for count in (1, 3, 8):
@@ -331,7 +328,7 @@ def test_ctc_takes_as_many_tokens_as_the_target_wrote() -> None:
         assert LOSSES["ctc"](frames, labelled([text], valid)).item() == pytest.approx(wanted, abs=1e-5)
 
 
-def test_a_label_ends_before_a_token_that_cannot_be_drafted() -> None:
+def test_a_label_ends_before_a_token_that_cannot_be_drafted():
     """Not behind it: [0, NONE, 1, 2] is [0], not [0, 1, 2]."""
     frames = log_probs(1, 4, TOKENS + 1)
     found, short = (
@@ -341,7 +338,7 @@ def test_a_label_ends_before_a_token_that_cannot_be_drafted() -> None:
 
 
 @pytest.mark.parametrize("infeasible", [[1, 1, 1, 0], [0, 0, 1, 2], [2, 2, 2, 2]])
-def test_a_label_that_the_frames_cannot_write_counts_nothing(infeasible: list[int]) -> None:
+def test_a_label_that_the_frames_cannot_write_counts_nothing(infeasible):
     """Beside another one it changes neither the loss nor the gradient of that, and alone it is zero."""
     frames = log_probs(2, 4, TOKENS + 1)
     alone = LOSSES["ctc"](frames[:1], labelled([[0, 1, NONE, NONE]]))
@@ -354,7 +351,7 @@ def test_a_label_that_the_frames_cannot_write_counts_nothing(infeasible: list[in
 
 
 @pytest.mark.parametrize("behind", [NONE, 0, 1])
-def test_a_label_that_just_fits_counts(behind: int) -> None:
+def test_a_label_that_just_fits_counts(behind):
     """Repeats behind its end are none."""
     frames = log_probs(1, 4, TOKENS + 1)
     wanted = by_alignments(frames[0].detach().numpy(), [0, 0, 1]) / 3
@@ -363,7 +360,7 @@ def test_a_label_that_just_fits_counts(behind: int) -> None:
 
 
 @pytest.mark.parametrize("outside", [0.0, 0.4])
-def test_lk_and_tvd_are_those_of_whole_distributions(outside: float) -> None:
+def test_lk_and_tvd_are_those_of_whole_distributions(outside):
     """What is outside of the draft vocabulary is not covered: even a perfect head cannot reach it."""
     found, aims = log_probs(3, 4, 6), thought(3, 4, 6, outside)
     covered = overlaps(found, aims)
@@ -374,7 +371,7 @@ def test_lk_and_tvd_are_those_of_whole_distributions(outside: float) -> None:
     assert LOSSES["lk"](perfect, aims).item() == pytest.approx(-math.log(1 - outside), abs=1e-5)
 
 
-def test_cross_entropy_is_under_the_targets_distribution() -> None:
+def test_cross_entropy_is_under_the_targets_distribution():
     """As far as that can be drafted: the rest is no reason to be unsure among what can be."""
     found, aims = log_probs(2, 3, 5), thought(2, 3, 5, outside=0.3)
     head = found.detach().gather(-1, aims.top[..., 1:6]).numpy()
@@ -382,7 +379,7 @@ def test_cross_entropy_is_under_the_targets_distribution() -> None:
     assert LOSSES["ce"](found, aims).item() == pytest.approx(float(-(target * head).sum(-1).mean()), rel=1e-5)
 
 
-def test_hard_is_of_the_written_tokens() -> None:
+def test_hard_is_of_the_written_tokens():
     """Those that can be drafted, and that the target wrote itself."""
     found = log_probs(2, 3, 5)
     aims = labelled([[1, NONE, 2], [4, 0, 3]], [[True, True, True], [True, False, False]])
@@ -391,7 +388,7 @@ def test_hard_is_of_the_written_tokens() -> None:
 
 
 @pytest.mark.parametrize("name", ["lk", "tvd", "ce"])
-def test_a_place_of_which_nothing_can_be_drafted_is_not_asked(name: str) -> None:
+def test_a_place_of_which_nothing_can_be_drafted_is_not_asked(name):
     found, aims = log_probs(2, 3, 5), thought(2, 3, 5)
     aims.probs[1] = 0
     part = Aims(*(getattr(aims, field)[:1] for field in Aims.__dataclass_fields__))
@@ -399,7 +396,7 @@ def test_a_place_of_which_nothing_can_be_drafted_is_not_asked(name: str) -> None
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_where_nothing_is_asked_the_loss_is_nothing(name: str) -> None:
+def test_where_nothing_is_asked_the_loss_is_nothing(name):
     logits = torch.randn(2, 5, 4, requires_grad=True)
     loss = LOSSES[name](logits.log_softmax(-1), labelled([[NONE] * 5] * 2))
     loss.backward()
@@ -408,7 +405,7 @@ def test_where_nothing_is_asked_the_loss_is_nothing(name: str) -> None:
 
 @pytest.mark.parametrize("extreme", [0.0, 100.0, 1e4])
 @pytest.mark.parametrize("name", LOSSES)
-def test_extreme_logits_leave_the_gradient_finite(name: str, extreme: float) -> None:
+def test_extreme_logits_leave_the_gradient_finite(name, extreme):
     """Both where the head is certain of the right tokens, and where it is certain of others."""
     generator = torch.Generator().manual_seed(5)
     aims = thought(4, 6, 5, outside=0.2)
@@ -420,7 +417,7 @@ def test_extreme_logits_leave_the_gradient_finite(name: str, extreme: float) -> 
         assert logits.grad is not None and logits.grad.isfinite().all()
 
 
-def test_a_head_that_gives_nothing_loses_a_bounded_amount() -> None:
+def test_a_head_that_gives_nothing_loses_a_bounded_amount():
     """The logarithm of the LK loss ends at LEAST: one lost place must not outweigh all others."""
     aims = thought(1, 1, 2)
     aims.top[..., 2] = NONE
@@ -429,6 +426,6 @@ def test_a_head_that_gives_nothing_loses_a_bounded_amount() -> None:
     assert LOSSES["lk"](logits.log_softmax(-1), aims).item() == pytest.approx(-math.log(LEAST))
 
 
-def test_the_command_names_all_losses() -> None:
+def test_the_command_names_all_losses():
     """It lists them without importing torch."""
     assert set(config.LOSSES) == set(LOSSES)

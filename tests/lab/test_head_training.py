@@ -1,7 +1,5 @@
 """Draft heads are trained: texts become shards, shards batches, and a head learns the next token, no other."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from dataclasses import replace
@@ -10,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 from lab.training.distil.self_prompts import Given, Script, Written
 from lab.training.heads import capture as capturing
@@ -22,6 +20,7 @@ from lab.training.heads.heldout import tokens_per_step
 from lab.training.heads.pupil import Pupil, new_pupil
 from lab.training.heads.trainer import Plan, Trainer
 from lab.training.heads.windows import TOP, Shard, Window, read_shard, save_shard
+from tests.lab.micro_llama import micro_llama
 from verify_server.drafting.heads.collapse import best_chain, best_trie
 
 VOCABULARY, END, LENGTH = 90, 7, 4
@@ -30,19 +29,7 @@ CYCLE = (11, 30, 12, 55, 41, 80, 23)
 
 @pytest.fixture(scope="module")
 def target() -> LlamaForCausalLM:
-    torch.manual_seed(3)
-    config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        tie_word_embeddings=True,
-        eos_token_id=[END],
-        initializer_range=0.15,
-    )
-    return LlamaForCausalLM(config).requires_grad_(False).eval()
+    return micro_llama(VOCABULARY, END, hidden=32, layers=3, heads=4)
 
 
 @torch.no_grad()
@@ -63,7 +50,7 @@ def around(phase: int, count: int = 32) -> list[int]:
     return [CYCLE[(phase + place) % len(CYCLE)] for place in range(count)]
 
 
-def test_labels_stand_two_rows_behind_their_start(target) -> None:
+def test_labels_stand_two_rows_behind_their_start(target):
     """The token between the two is the newest one; ids 24 and 29 cannot be drafted. Two windows do not mix."""
     places = places_of(np.array([*range(20, 24), *range(25, 29), *range(30, 70)]), VOCABULARY)
     texts = [list(range(20, 32)), list(range(50, 61))]
@@ -86,7 +73,7 @@ def test_labels_stand_two_rows_behind_their_start(target) -> None:
             assert aims.probs[draft, place, int(at < len(text)) :].eq(0).all()
 
 
-def test_a_label_ends_where_the_text_is_not_the_targets(target) -> None:
+def test_a_label_ends_where_the_text_is_not_the_targets(target):
     own = np.array([False, False, True, True, True, False, True, True, True, True])
     text = replace(window(target, list(range(20, 30))), own=own)
     assert text.starts().tolist() == [1, 2, 5, 6, 7]
@@ -95,7 +82,7 @@ def test_a_label_ends_where_the_text_is_not_the_targets(target) -> None:
     assert valid.long().diff(dim=1).le(0).all()  # nothing is valid behind what is not
 
 
-def test_rows_are_drawn_anew_and_in_their_order(target) -> None:
+def test_rows_are_drawn_anew_and_in_their_order(target):
     texts = [window(target, around(0), given=10), window(target, around(1, 6))]
     drawn = [drawn_rows(texts, 5, np.random.default_rng(seed)) for seed in (1, 2)]
     for long, short in drawn:
@@ -104,7 +91,7 @@ def test_rows_are_drawn_anew_and_in_their_order(target) -> None:
     assert drawn[0][0].tolist() != drawn[1][0].tolist()
 
 
-def test_the_draft_vocabulary_is_of_the_commonest_ids() -> None:
+def test_the_draft_vocabulary_is_of_the_commonest_ids():
     ids = draft_ids(np.array([5, 5, 5, 2, 9, 9, 2, 4]), 12, 3)
     assert ids.tolist() == [2, 5, 9] and ids.dtype == np.int32
     assert places_of(ids, 12).tolist() == [NONE, NONE, 0, NONE, NONE, 1, NONE, NONE, NONE, 2, NONE, NONE]
@@ -120,7 +107,7 @@ def scripts(count: int) -> list[Script]:
     ]
 
 
-def test_shards_hold_what_the_target_wrote_and_thought(target, tmp_path, monkeypatch) -> None:
+def test_shards_hold_what_the_target_wrote_and_thought(target, tmp_path, monkeypatch):
     """In windows of 8 rows; the hidden states of each are those of the whole text up to it."""
     monkeypatch.setattr(capturing, "WINDOW", 8)
     monkeypatch.setattr(capturing, "SHARD_ROWS", 40)
@@ -155,7 +142,7 @@ def check_text(target: LlamaForCausalLM, pieces: list[Window]) -> None:
     assert np.isneginf(log_probs[~np.append(own[1:], False)]).all()
 
 
-def test_a_capture_goes_on_behind_its_last_shard(target, tmp_path, monkeypatch) -> None:
+def test_a_capture_goes_on_behind_its_last_shard(target, tmp_path, monkeypatch):
     monkeypatch.setattr(capturing, "SHARD_ROWS", 40)
     source = Source("random", target, None, torch.float32)
     held = []
@@ -198,7 +185,7 @@ def drafts(pupil: Pupil, held: Window, rows: np.ndarray) -> list[list[int]]:
 
 
 @pytest.mark.parametrize(("kind", "loss", "length"), [("specformer", "lk", 4), ("ctc", "ctc", 6)])
-def test_a_head_learns_what_comes_next(target, tmp_path, kind: str, loss: str, length: int) -> None:
+def test_a_head_learns_what_comes_next(target, tmp_path, kind, loss, length):
     """From two rows behind its own on, in the right order: told by the cycle, and not by what a batch says."""
     pupil, held = pupil_of(target, kind, length), heldout(target, kind)
     assert pupil.head.shape.taps == ((0, 1, 2, 3) if kind == "specformer" else (3,))

@@ -1,7 +1,5 @@
 """The benchmark of the hierarchy: what its cells are made of, and what its tables say of them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from lab.benchmarks.hierarchy import _where
@@ -40,7 +38,7 @@ def run(path, rate, rtt_ms=0, hub="", policy="fcfs"):
     return entry | {"blocks": [4], "policy": policy, "positions_per_token": 2.0, "tokens_per_step": 3.0}
 
 
-def test_every_chain_is_simulated_in_every_cell_and_shared_ones_once() -> None:
+def test_every_chain_is_simulated_in_every_cell_and_shared_ones_once():
     todo = jobs(tuple(TARGETS), HUBS, ROUND_TRIPS, SHORT)
     assert len(todo) == len(set(todo))
     each = [len(list(options())) for options in (at_the_server, from_devices, over_hubs)]
@@ -49,7 +47,7 @@ def test_every_chain_is_simulated_in_every_cell_and_shared_ones_once() -> None:
     assert len(todo) == cells * (each[0] + trips * each[1] + trips * hubs * each[2])
 
 
-def test_others_hold_their_share_of_the_places() -> None:
+def test_others_hold_their_share_of_the_places():
     for target, server in TARGETS.items():
         heavy = Place(target, "heavy").server
         assert Place(target, "light").server == server
@@ -57,7 +55,7 @@ def test_others_hold_their_share_of_the_places() -> None:
         assert heavy.sessions_that_fit >= USERS
 
 
-def test_a_run_says_whose_cells_it_belongs_to() -> None:
+def test_a_run_says_whose_cells_it_belongs_to():
     place = Place("moe", "heavy", 60, "agx-orin")
     found = [
         _where(Job(place, Option(path, lengths), SHORT))
@@ -71,7 +69,7 @@ def test_a_run_says_whose_cells_it_belongs_to() -> None:
     ]
 
 
-def test_a_cell_has_the_best_of_each_contender_and_the_ratios_of_the_best_hierarchy() -> None:
+def test_a_cell_has_the_best_of_each_contender_and_the_ratios_of_the_best_hierarchy():
     runs = [run(CENTRALIZED, 50.0, 20), run(FROM_DEVICE, 20.0, 20), run(FROM_DEVICE, 30.0, 20)]
     runs += [run(CENTRALIZED, 55.0, 60)]
     runs += [run(FROM_HUB, 40.0, 20, "agx-orin", "goodput"), run(THREE_TIERS, 60.0, 20, "agx-orin")]
@@ -89,7 +87,7 @@ def test_a_cell_has_the_best_of_each_contender_and_the_ratios_of_the_best_hierar
     assert cell["ratios"] == {"centralized": 1.2, "device": 2.0, "others": 1.2, "default": 0.8}
 
 
-def test_the_summary_has_the_lowest_and_the_highest_of_each_place() -> None:
+def test_the_summary_has_the_lowest_and_the_highest_of_each_place():
     runs = [run(CENTRALIZED, 50.0, 20), run(FROM_DEVICE, 20.0, 20), run(BESIDE, 80.0, 0)]
     runs += [run(FROM_HUB, 40.0, 20, "agx-orin", "goodput"), run(THREE_TIERS, 60.0, 20, "agx-orin")]
     runs += [run(FROM_HUB, 70.0, 20, "strix-halo", "goodput"), run(THREE_TIERS, 10.0, 20, "strix-halo")]
@@ -102,7 +100,7 @@ def test_the_summary_has_the_lowest_and_the_highest_of_each_place() -> None:
     assert every["relay by fcfs"] == [0.2, 1.2]
 
 
-def test_the_verdict_counts_wins_and_losses() -> None:
+def test_the_verdict_counts_wins_and_losses():
     ratios = [{"centralized": 1.2, "device": 0.9}, {"centralized": 1.1, "device": 3.0}]
     cells = [{"target": "moe", "load": "light", "hub": "x", "rtt_ms": 20, "ratios": each} for each in ratios]
     lines = verdict(cells)
@@ -111,7 +109,7 @@ def test_the_verdict_counts_wins_and_losses() -> None:
     assert "0 of 0" in lines[2]
 
 
-def test_the_tables_hold_every_cell(tmp_path) -> None:
+def test_the_tables_hold_every_cell(tmp_path):
     runs = [run(CENTRALIZED, 50.0, 20), run(FROM_DEVICE, 20.0, 20)]
     runs += [run(FROM_HUB, 65.0, 20, "agx-orin"), run(THREE_TIERS, 40.0, 20, "agx-orin")]
     document = {
@@ -127,7 +125,7 @@ def test_the_tables_hold_every_cell(tmp_path) -> None:
     )
 
 
-def test_a_job_gives_an_entry_and_none_where_there_is_no_room() -> None:
+def test_a_job_gives_an_entry_and_none_where_there_is_no_room():
     place = Place("moe", "light", 20, "strix-halo")
     entry = Job(place, Option(FROM_HUB, (4,)), SHORT).run()
     assert entry is not None and entry["rate"] > 0 and entry["middle"] == "draft-1.5b"

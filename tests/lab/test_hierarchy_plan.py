@@ -3,8 +3,6 @@
 Run: .venv/bin/python -m pytest tests/test_hierarchy_plan.py -q
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -87,7 +85,7 @@ def chains_along(hierarchy: Hierarchy, path: list[Candidate]) -> Iterator[Chain]
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_the_shortest_path_is_the_best_of_all_chains(seed: int) -> None:
+def test_the_shortest_path_is_the_best_of_all_chains(seed):
     hierarchy = drawn(random.Random(seed))
     every = list(all_chains(hierarchy))
     assert len(every) == (1 + 2 * hierarchy.longest) ** 3  # a level is left out, or has a length and a bound
@@ -96,9 +94,8 @@ def test_the_shortest_path_is_the_best_of_all_chains(seed: int) -> None:
     assert [each.model for each in found.candidates] == [each.model for each in best.candidates]
 
 
-def test_all_depths_win_somewhere() -> None:
-    depths = {len(drawn(random.Random(seed)).best().edges) for seed in range(12)}
-    assert len(depths) >= 3
+def test_all_depths_win_somewhere():
+    assert len({len(drawn(random.Random(seed)).best().edges) for seed in range(12)}) >= 3
 
 
 # -- what it reduces to -----------------------------------------------------------------------------------
@@ -116,7 +113,7 @@ def with_length(hierarchy: Hierarchy, length: int) -> Chain:
 
 
 @pytest.mark.parametrize("rate", [0.2, 0.6, 0.9])
-def test_one_draft_without_look_ahead_is_plain_speculative_decoding(rate: float) -> None:
+def test_one_draft_without_look_ahead_is_plain_speculative_decoding(rate):
     hierarchy = single(rate, Hop(0.03, Ahead.NOTHING))
     draft, target = hierarchy.candidates
     for length in range(1, 17):
@@ -128,7 +125,7 @@ def test_one_draft_without_look_ahead_is_plain_speculative_decoding(rate: float)
 
 @pytest.mark.parametrize("rate", [0.2, 0.6, 0.9])
 @pytest.mark.parametrize("rtt_s", [0.004, 0.4])
-def test_one_draft_with_look_ahead_is_the_law_of_a_device(rate: float, rtt_s: float) -> None:
+def test_one_draft_with_look_ahead_is_the_law_of_a_device(rate, rtt_s):
     """Beyond that law the guess before the next block takes a pass, and a pass in vain ends late: nothing of that
     counts where the device has its next block by the verdict."""
     hierarchy = single(rate, Hop(rtt_s))
@@ -147,7 +144,7 @@ def test_one_draft_with_look_ahead_is_the_law_of_a_device(rate: float, rtt_s: fl
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_hierarchy_is_never_predicted_worse_than_a_single_draft_or_none(seed: int) -> None:
+def test_a_hierarchy_is_never_predicted_worse_than_a_single_draft_or_none(seed):
     hierarchy = drawn(random.Random(100 + seed))
     target = hierarchy.candidates[-1]
     singles = [
@@ -156,13 +153,13 @@ def test_a_hierarchy_is_never_predicted_worse_than_a_single_draft_or_none(seed: 
     assert hierarchy.best().rate >= max(*singles, 1 / target.step_s(1))
 
 
-def test_bad_agreement_leaves_the_target_alone() -> None:
+def test_bad_agreement_leaves_the_target_alone():
     rates = dict.fromkeys(combinations(MODELS, 2), 0.02)
     found = Hierarchy(CANDIDATES, HOPS, agreements(rates)).best()
     assert (found.edges, found.positions, found.rate) == ([], 1.0, 1 / step(SECONDS["target"], 1))
 
 
-def test_a_middle_model_that_says_what_the_target_says_joins() -> None:
+def test_a_middle_model_that_says_what_the_target_says_joins():
     rates = {("draft", "middle"): 0.8, ("draft", "target"): 0.6, ("middle", "target"): 0.95}
     found = Hierarchy(CANDIDATES[1:], HOPS, agreements(rates)).best()
     assert [each.model for each in found.candidates] == ["target", "middle", "draft"]
@@ -187,7 +184,7 @@ def dice(
 
 
 @pytest.mark.parametrize("bound", [0.0, 0.4, 0.7])
-def test_blocks_are_what_dice_say(bound: float) -> None:
+def test_blocks_are_what_dice_say(bound):
     draw, known, chances = random.Random(3), Dependence(0.6, 0.85, 0.5), (0.6, 0.75, 0.8)
     found = blocks(Agreement((chances,)), 6, bound, known)
     thrown = [dice(draw, chances, 6, bound, known) for _ in range(40_000)]
@@ -198,7 +195,7 @@ def test_blocks_are_what_dice_say(bound: float) -> None:
     assert found.hit == pytest.approx(fmean(hit for _, _, hit in thrown), abs=0.01)
 
 
-def test_doubtful_blocks_leave_early_and_the_others_grow() -> None:
+def test_doubtful_blocks_leave_early_and_the_others_grow():
     agreement, known = Agreement.uniform(0.7), Dependence(0.6, 0.9, 0.4)
     whole, early = blocks(agreement, 8), blocks(agreement, 8, 0.4, known)
     alike = blocks(agreement, 8, 0.4)
@@ -208,7 +205,7 @@ def test_doubtful_blocks_leave_early_and_the_others_grow() -> None:
     assert early.mean_tokens / early.mean_positions > whole.mean_tokens / whole.mean_positions
 
 
-def test_what_a_relay_knows_of_tokens_does_not_change_whole_blocks() -> None:
+def test_what_a_relay_knows_of_tokens_does_not_change_whole_blocks():
     agreement = Agreement(((0.5, 0.7),))
     known = Dependence(0.5, 0.8, 0.6)
     assert blocks(agreement, 4, 0.0, known).tokens == pytest.approx(blocks(agreement, 4).tokens)
@@ -230,7 +227,7 @@ def supply_by_dice(draw: random.Random, rounds: Rounds, wanted: int) -> float:
 
 
 @pytest.mark.parametrize("ahead", Ahead)
-def test_a_supply_is_the_mean_of_rounds_until_there_is_enough(ahead: Ahead) -> None:
+def test_a_supply_is_the_mean_of_rounds_until_there_is_enough(ahead):
     draw, rounds = random.Random(5), Rounds(blocks(Agreement.uniform(0.7), 3), 0.036, 0.015, 0.005, ahead)
     found = rounds.supplies(9)
     for wanted in (1, 4, 9):
@@ -240,7 +237,7 @@ def test_a_supply_is_the_mean_of_rounds_until_there_is_enough(ahead: Ahead) -> N
     assert found[9] > 9 * rounds.token_s  # rounds do not end where blocks do
 
 
-def test_the_start_and_the_end_of_an_answer_cost_tokens() -> None:
+def test_the_start_and_the_end_of_an_answer_cost_tokens():
     """Long answers have the rate of the long run. The target streams until it has the first block."""
     rates = {("draft", "middle"): 0.8, ("draft", "target"): 0.6, ("middle", "target"): 0.95}
     found = Hierarchy(CANDIDATES[1:], HOPS, agreements(rates)).best()
@@ -253,7 +250,7 @@ def test_the_start_and_the_end_of_an_answer_cost_tokens() -> None:
     assert alone.answer_rate(7) == alone.rate
 
 
-def test_a_level_whose_tokens_are_taken_back_computes_what_came_instead() -> None:
+def test_a_level_whose_tokens_are_taken_back_computes_what_came_instead():
     """While it waits for the first block, if that takes long enough; once, however many tokens are wanted."""
     sent = blocks(Agreement.uniform(0.7), 2)
     quick = Rounds(sent, 0.01, 0.005, 0.05, Ahead.DRAFTS)

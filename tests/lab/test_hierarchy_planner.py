@@ -3,8 +3,6 @@
 Run: .venv/bin/python -m pytest tests/lab/test_hierarchy_planner.py -q
 """
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path
@@ -71,7 +69,7 @@ def _proposed(
     return tuple(ids + [9] * (8 - len(ids)))
 
 
-def test_recorded_tiers_say_how_often_models_agree() -> None:
+def test_recorded_tiers_say_how_often_models_agree():
     draw = random.Random(2)
     found = of_recordings(TraceSet("t", "d", {}, tuple(drawn(draw) for _ in range(150))))
     expected = {(DRAFT, TARGET): 0.56, (MIDDLE, TARGET): 0.8, (DRAFT, MIDDLE): 0.7}
@@ -81,7 +79,7 @@ def test_recorded_tiers_say_how_often_models_agree() -> None:
         assert fmean(agreement.chance(place, 4) for place in range(4)) == pytest.approx(rate, abs=0.03)
 
 
-def test_recorded_tiers_say_how_far_levels_depend_on_each_other() -> None:
+def test_recorded_tiers_say_how_far_levels_depend_on_each_other():
     draw = random.Random(4)
     known = of_recordings(TraceSet("t", "d", {}, tuple(drawn(draw) for _ in range(150)))).dependences
     found = known[DRAFT, MIDDLE, TARGET]
@@ -92,7 +90,7 @@ def test_recorded_tiers_say_how_far_levels_depend_on_each_other() -> None:
     assert VETTED > 1
 
 
-def test_given_rates_depend_on_each_other_as_recorded_ones_do() -> None:
+def test_given_rates_depend_on_each_other_as_recorded_ones_do():
     """Rates of the packaged recording bring its other shares back, within some hundredths."""
     found = of_rates(0.625, 0.8)
     known = found.dependences[DRAFT, MIDDLE, TARGET]
@@ -100,11 +98,10 @@ def test_given_rates_depend_on_each_other_as_recorded_ones_do() -> None:
     assert (known.both, known.other) == (pytest.approx(0.891, abs=0.01), pytest.approx(0.615, abs=0.02))
     assert known.share * known.both + (1 - known.share) * known.other == pytest.approx(0.8)
     assert of_rates(0.6, 0.8, 0.9).agreements[DRAFT, MIDDLE].chance(3, 4) == 0.9
-    worse = of_rates(0.6, 0.3)
-    assert worse.dependences[DRAFT, MIDDLE, TARGET].other == 0
+    assert of_rates(0.6, 0.3).dependences[DRAFT, MIDDLE, TARGET].other == 0
 
 
-def test_the_packaged_tiers_are_those_of_the_page() -> None:
+def test_the_packaged_tiers_are_those_of_the_page():
     shares = [line.split(": ")[1][:5] for line in agreement(tiers().items)]
     assert shares == ["0.800", "0.625", "0.672", "0.891", "0.615"]
     page = Path("docs/planning.md").read_text("utf-8")
@@ -114,7 +111,7 @@ def test_the_packaged_tiers_are_those_of_the_page() -> None:
 # -- the plan ---------------------------------------------------------------------------------------------
 
 
-def test_all_paths_are_compared_at_the_load_of_the_users() -> None:
+def test_all_paths_are_compared_at_the_load_of_the_users():
     lone, shared = make_hierarchy_plan(config()), make_hierarchy_plan(config(users=30))
     for plan in (lone, shared):
         assert {ALONE, BESIDE, DIRECT, BY_HUB, THREE} <= {row.path for row in plan.rows}
@@ -124,7 +121,7 @@ def test_all_paths_are_compared_at_the_load_of_the_users() -> None:
     assert all(of_shared[path] < rate for path, rate in of_lone.items())
 
 
-def test_as_many_users_share_the_server_as_were_asked_for() -> None:
+def test_as_many_users_share_the_server_as_were_asked_for():
     """Centralized: a step over all of them; nobody else waits for one."""
     site = site_of(config(), "a100-80")
     plan = make_hierarchy_plan(config(users=30))
@@ -133,23 +130,22 @@ def test_as_many_users_share_the_server_as_were_asked_for() -> None:
 
 
 @pytest.mark.parametrize("path", [ALONE, BESIDE, DIRECT, BY_HUB, THREE])
-def test_a_server_holds_as_many_as_keep_the_pace(path: tuple[tuple[str, str], ...]) -> None:
+def test_a_server_holds_as_many_as_keep_the_pace(path):
     site = site_of(config(context=256, hub_link="5"), "a100-80")
     held = capacity(site, path, 12)
     assert 1 < held < site.places(path)
-    slow = capacity(site, path, 6)
-    assert slow > held
+    assert capacity(site, path, 6) > held
     assert capacity(site, path, along(site, path).rate * 1.01) == 0
 
 
-def test_kv_memory_limits_the_users_of_every_path() -> None:
+def test_kv_memory_limits_the_users_of_every_path():
     site = site_of(config(context=8192, accelerator="rtx-4090", weight_bits=8), "rtx-4090")
     for path in paths(site):
         assert capacity(site, path, 0.5) == site.places(path)
     assert site.places(BESIDE) < site.places(ALONE)
 
 
-def test_a_hub_without_room_for_its_model_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_hub_without_room_for_its_model_is_left_out(capsys):
     asked = ("--hub", "orin-nano-super", "--hub-model", "dense-14b")
     rates = ("--acceptance", "0.6", "--hub-acceptance", "0.9")
     assert main(["plan", "--hierarchy", "--accelerator", "a100-80", *asked, *rates]) == 0
@@ -158,7 +154,7 @@ def test_a_hub_without_room_for_its_model_is_left_out(capsys: pytest.CaptureFixt
     assert all(place != HUB for path in paths(site) for _, place in path)
 
 
-def test_a_hub_nearby_with_a_good_model_makes_a_hierarchy() -> None:
+def test_a_hub_nearby_with_a_good_model_makes_a_hierarchy():
     """A slow target on a large model, a hub whose steps take long beside the device's, and all of them close."""
     far = config(
         target="dense-70b",
@@ -176,7 +172,7 @@ def test_a_hub_nearby_with_a_good_model_makes_a_hierarchy() -> None:
     assert plan.best.chain.rate > 1.2 * max(row.chain.rate for row in plan.rows if row.depth < 2)
 
 
-def test_a_round_trip_is_a_number_or_a_profile() -> None:
+def test_a_round_trip_is_a_number_or_a_profile():
     assert hub_rtt_s("60") == 0.06
     assert 0.08 < hub_rtt_s("wan-80") < 0.1
 
@@ -186,7 +182,7 @@ def test_a_round_trip_is_a_number_or_a_profile() -> None:
 ASKED = ("plan", "--hierarchy", "--accelerator", "a100-80", "--acceptance", "0.6", "--hub-acceptance", "0.8")
 
 
-def test_the_verdict_names_the_best_and_compares_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_verdict_names_the_best_and_compares_the_others(capsys):
     assert main([*ASKED, "--hub-link", "60"]) == 0
     told = " ".join(capsys.readouterr().out.split())
     assert "A single tier is best here: " in told
@@ -198,7 +194,7 @@ def test_the_verdict_names_the_best_and_compares_the_others(capsys: pytest.Captu
     assert "none was measured" in told
 
 
-def test_json_has_every_row_and_what_it_assumes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_every_row_and_what_it_assumes(capsys):
     assert main([*ASKED, "--draft-acceptance", "0.7", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["label"] == "derived"
@@ -224,9 +220,7 @@ def test_json_has_every_row_and_what_it_assumes(capsys: pytest.CaptureFixture[st
         (("--acceptance", ""), 2, "give both"),
     ],
 )
-def test_mistakes_are_named(
-    flags: tuple[str, ...], code: int, words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mistakes_are_named(flags, code, words, capsys):
     assert main([*ASKED, *flags]) == code
     assert words in capsys.readouterr().err
 
@@ -234,7 +228,7 @@ def test_mistakes_are_named(
 # -- the map ----------------------------------------------------------------------------------------------
 
 
-def test_the_map_has_every_place_that_the_server_has_room_for() -> None:
+def test_the_map_has_every_place_that_the_server_has_room_for():
     site = site_of(config(context=8192, accelerator="a100-80"), "a100-80")
     found = points(site)
     room = site.server.sessions_that_fit(8192)
@@ -249,7 +243,7 @@ def test_the_map_has_every_place_that_the_server_has_room_for() -> None:
     assert near.gain > far.gain
 
 
-def test_the_command_draws_the_map(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_draws_the_map(tmp_path, capsys):
     path = tmp_path / "map.png"
     assert main([*ASKED, "--json", "--map", str(path)]) == 0
     assert json.loads(capsys.readouterr().out)

@@ -1,7 +1,5 @@
 """lab.benchmarks.house counts a tree without importing it."""
 
-from __future__ import annotations
-
 import subprocess
 import textwrap
 from pathlib import Path
@@ -67,7 +65,7 @@ def tree(tmp_path: Path) -> SourceTree:
     return made(tmp_path, MINI)
 
 
-def test_a_tree_is_counted_by_its_text(tree: SourceTree) -> None:
+def test_a_tree_is_counted_by_its_text(tree):
     counts = house.static_counts(tree)
     assert counts["lines of the product"] == 6 + 3 + 1 + 11 + 3 + 8
     assert counts["lines of testbed, training, benchmarks"] == 1
@@ -83,7 +81,7 @@ def test_a_tree_is_counted_by_its_text(tree: SourceTree) -> None:
     assert counts["options of chat"] is None
 
 
-def test_the_kernel_and_its_arrows(tree: SourceTree) -> None:
+def test_the_kernel_and_its_arrows(tree):
     kernel = house.kernel_files(tree)
     assert "verify_server/kv/pool.py" in kernel and "verify_server/options/serve_config.py" not in kernel
     tree.texts["verify_server/kv/pool.py"] += (
@@ -92,14 +90,14 @@ def test_the_kernel_and_its_arrows(tree: SourceTree) -> None:
     assert house.shell_imports(tree, "verify_server/kv/pool.py") == {"opensled/base.py"}
 
 
-def test_values_made_at_one_place_and_names_defined_twice(tmp_path: Path) -> None:
+def test_values_made_at_one_place_and_names_defined_twice(tmp_path):
     values = "class A(NamedTuple): ...\n@dataclass\nclass B: ...\nclass C: ...\nB()\ndef f(): return A(), B(), C()\n"
     tree = made(tmp_path, {"opensled/a.py": values, "relay/b.py": "def f(): ...\ndef _g(): ...\n"})
     assert {name: count for (_, name), count in house.value_classes(tree).items()} == {"A": 1, "B": 2}
     assert house.names_defined_twice(tree) == 1
 
 
-def test_data_files_count_as_lines(tmp_path: Path) -> None:
+def test_data_files_count_as_lines(tmp_path):
     files = {"http_api/page.html": "<p>\n</p>\n", "http_api/logo.png": "\n"}
     assert house.static_counts(made(tmp_path, MINI | files))["lines of the product"] == 32 + 2
 
@@ -115,12 +113,12 @@ def test_data_files_count_as_lines(tmp_path: Path) -> None:
         ("for a in b:\n    pass\n", 0),
     ],
 )
-def test_branches(tree: SourceTree, text: str, count: int) -> None:
+def test_branches(tree, text, count):
     tree.texts["opensled/wire/codec.py"] = text
     assert branches(tree.module("opensled/wire/codec.py")) == count
 
 
-def test_a_block_meets_what_its_functions_name(tree: SourceTree) -> None:
+def test_a_block_meets_what_its_functions_name(tree):
     line = 1 + tree.texts["scheduler/plan.py"].split("\n").index("    @property")
     met = {"blocks": 1, "classes": 1, "files": 1, "scheduler": ["plan.View"]}
     counts = house.met_counts(tree, {**met, "functions": [["scheduler.plan", line], ["gone", 1]]})
@@ -129,13 +127,13 @@ def test_a_block_meets_what_its_functions_name(tree: SourceTree) -> None:
     assert counts["a block: numeric constants named"] == 2
 
 
-def test_two_classes_of_one_name_are_not_guessed_between(tmp_path: Path) -> None:
+def test_two_classes_of_one_name_are_not_guessed_between(tmp_path):
     two = made(tmp_path, MINI | {"verify_server/other.py": "class ServeConfig: ...\n"})
     with pytest.raises(UsageError, match=r"config\.py, verify_server/other\.py"):
         house.static_counts(two)
 
 
-def test_before_and_after(tmp_path: Path) -> None:
+def test_before_and_after(tmp_path):
     def git(*words: str) -> None:
         me = ("-c", "user.name=a", "-c", "user.email=a@b.example")
         subprocess.run(["git", *me, *words], cwd=tmp_path, check=True, capture_output=True)
@@ -157,7 +155,7 @@ def test_before_and_after(tmp_path: Path) -> None:
         house.commit_of(tmp_path, "nowhere")
 
 
-def test_change() -> None:
+def test_change():
     assert house.change(3, 3) == "0"
     assert house.change(0, 2) == "+2"
     assert house.change(4, 3) == "-1 (-25%)"
@@ -165,7 +163,7 @@ def test_change() -> None:
     assert house.change(None, 4) == "new"
 
 
-def test_the_options_are_those_of_the_command_line() -> None:
+def test_the_options_are_those_of_the_command_line():
     tree = checkout(house.ROOT)
     found = tree.public_class(*house.VERBS["serve"])
     assert house.option_count(tree, found) == sum(not item.file_only for item in options(ServeConfig))

@@ -1,7 +1,5 @@
 """The hubs of an emulated fleet: what they are started with, and a short run that the simulator foretells."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from contextlib import AsyncExitStack
@@ -25,7 +23,7 @@ from relay.config import RelayConfig
 HUB = Hub(accelerator="strix-halo", context=1024, link="wan-20", policy="fcfs", block=4, bound=0.3)
 
 
-def test_a_hub_is_told_what_the_fleet_says() -> None:
+def test_a_hub_is_told_what_the_fleet_says():
     verb, *words = command(HUB, "hub-1", "127.0.0.1:7", dilation=4.0)
     told = {name.removeprefix("--").replace("-", "_"): value for name, value in zip(words[::2], words[1::2])}
     assert verb == "relay" and told.keys() <= {each.name for each in fields(RelayConfig)}
@@ -40,7 +38,7 @@ def test_a_hub_is_told_what_the_fleet_says() -> None:
     assert int(told["max_sessions"]) == min(MAX_SESSIONS, HUB.sessions_that_fit)
 
 
-def test_its_accelerator_stands_for_the_hub(monkeypatch) -> None:
+def test_its_accelerator_stands_for_the_hub(monkeypatch):
     for name, value in environment(_as_server(HUB), 4.0).items():
         monkeypatch.setenv(name, value)
         assert name == VARIABLE and json.loads(value)["target"] == "draft-3b"
@@ -48,7 +46,7 @@ def test_its_accelerator_stands_for_the_hub(monkeypatch) -> None:
     assert server.cost == HUB.cost and dilation == 4.0
 
 
-async def test_several_links_lead_to_an_address_one_after_another() -> None:
+async def test_several_links_lead_to_an_address_one_after_another():
     async with AsyncExitStack() as stack:
         first = await linked("wifi-good+wan-20", "127.0.0.1:7", 1.0, 0, stack)
         assert first is not None and first.profile.id == "wifi-good"
@@ -57,7 +55,7 @@ async def test_several_links_lead_to_an_address_one_after_another() -> None:
     assert "127.0.0.1:7" not in (address, to)  # but the second link's
 
 
-def test_a_hub_makes_a_run_emulated_and_others_are_simulated_alone() -> None:
+def test_a_hub_makes_a_run_emulated_and_others_are_simulated_alone():
     here = Fleet(Server(), (Group(),))
     assert label(here) == "real"
     assert label(replace(here, hub=HUB)) == "emulated"
@@ -71,7 +69,7 @@ def test_a_hub_makes_a_run_emulated_and_others_are_simulated_alone() -> None:
 
 
 @pytest.mark.long
-def test_a_real_relay_on_emulated_machines_does_what_the_simulator_says() -> None:
+def test_a_real_relay_on_emulated_machines_does_what_the_simulator_says():
     server = Server(accelerator="a100-80", target="dense-32b", context=1024, draft_wait=2.0)
     group = Group(2, "orin-nano-super", "ethernet", draft="135m", look_ahead=True)
     fleet = Fleet(server, (group,), 8.0, replace(HUB, draft_wait=2.0))

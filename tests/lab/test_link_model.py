@@ -1,7 +1,5 @@
 """The link model: its percentiles, order, rate and losses, from seeded draws."""
 
-from __future__ import annotations
-
 import statistics
 from dataclasses import replace
 

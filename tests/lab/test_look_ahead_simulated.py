@@ -4,8 +4,6 @@ Both face the same made-up server, which decodes until a draft comes and then wa
 same one, and leave at the same time.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Callable
@@ -226,7 +224,7 @@ def simulated(
 
 @pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("seed", range(40))
-def test_both_send_the_same_blocks_at_the_same_times(seed: int, ahead: bool) -> None:
+def test_both_send_the_same_blocks_at_the_same_times(seed, ahead):
     rng = random.Random(seed)
     trace = steady(seed, rng.choice((0.6, 0.8, 0.95)))
     rule = ConfidenceLength(rng.randint(1, 12), confidence=rng.choice((0.0, 0.0, 0.5)))
@@ -239,7 +237,7 @@ def test_both_send_the_same_blocks_at_the_same_times(seed: int, ahead: bool) -> 
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_drafting_ahead_saves_time_and_no_tokens(seed: int) -> None:
+def test_drafting_ahead_saves_time_and_no_tokens(seed):
     """With a drafter that is mostly right and as slow as the server; what is written in a round stays the same."""
     trace, pace = steady(seed, 0.9), speed(20, 500)
     first, second = (simulated(trace, FixedLength(3), pace, 0.21, ahead)[1] for ahead in (False, True))
@@ -250,7 +248,7 @@ def test_drafting_ahead_saves_time_and_no_tokens(seed: int) -> None:
     assert second.wasted > first.wasted
 
 
-def test_a_rule_that_does_not_exist_is_refused_where_the_fleet_is_read(tmp_path) -> None:
+def test_a_rule_that_does_not_exist_is_refused_where_the_fleet_is_read(tmp_path):
     path = tmp_path / "fleet.toml"
     path.write_text('[[device]]\nstop = "never"\n')
     with pytest.raises(UsageError, match=r"stop = 'never' is not known; choose from fixed, hint"):

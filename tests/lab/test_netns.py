@@ -2,8 +2,6 @@
 is `make netns-check`.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

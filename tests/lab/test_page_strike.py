@@ -61,19 +61,15 @@ def test_a_page_that_works(tmp_path):
     strike(tmp_path)
 
 
-def test_a_switch_that_does_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(FleetView, "switch", lambda *_: None)
-    with pytest.raises(OpenSledError, match="drafts stay on"):
-        strike(tmp_path)
-
-
-def test_drafts_that_are_verified_all_the_same(tmp_path, monkeypatch):
-    monkeypatch.setattr(DraftBudget, "longest", lambda self, wanted, length, now: wanted)
-    with pytest.raises(OpenSledError, match="verified while they are switched off"):
-        strike(tmp_path)
-
-
-def test_a_page_for_everybody(tmp_path, monkeypatch):
-    monkeypatch.setattr(Operators, "admit", lambda *_: None)
-    with pytest.raises(OpenSledError, match="a stranger's switch is answered"):
+@pytest.mark.parametrize(
+    ("owner", "name", "fault", "told"),
+    [
+        (FleetView, "switch", lambda *_: None, "drafts stay on"),
+        (DraftBudget, "longest", lambda self, wanted, *_: wanted, "verified while they are switched off"),
+        (Operators, "admit", lambda *_: None, "a stranger's switch is answered"),
+    ],
+)
+def test_a_page_with_a_fault(owner, name, fault, told, tmp_path, monkeypatch):
+    monkeypatch.setattr(owner, name, fault)
+    with pytest.raises(OpenSledError, match=told):
         strike(tmp_path)

@@ -1,7 +1,5 @@
 """The chats that servers are asked: of the right size, and with what real chats share."""
 
-from __future__ import annotations
-
 import pytest
 
 from lab.benchmarks.peer_chats import percentile

@@ -3,8 +3,6 @@
 Run: python -m pytest tests/lab/test_plan_answers.py
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -62,9 +60,7 @@ def answer(request: pytest.FixtureRequest, short_runs: None) -> Answer:
 # -- what a buyer reads -----------------------------------------------------------------------------------------
 
 
-def test_who_drafts_comes_first_then_users_then_capacity(
-    answer: Answer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_drafts_comes_first_then_users_then_capacity(answer, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     out = text(answer)
     first = out.split("\n\n")[0].replace("\n", " ")
@@ -83,7 +79,7 @@ def test_who_drafts_comes_first_then_users_then_capacity(
     assert "does not pay" not in out
 
 
-def test_the_json_has_what_the_text_says(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_json_has_what_the_text_says(answer, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     told, out = json.loads(json.dumps(as_json(answer))), text(answer)
     words = " ".join(out.split())
@@ -99,7 +95,7 @@ def test_the_json_has_what_the_text_says(answer: Answer, monkeypatch: pytest.Mon
         assert f"{row['alone']:.1f}  1.00x" in out
 
 
-def test_the_rate_that_is_named_is_the_most_that_is_offered(answer: Answer) -> None:
+def test_the_rate_that_is_named_is_the_most_that_is_offered(answer):
     for each in answer.rates:
         offered = [rate for rate in each.rates.values() if rate is not None]
         if each.best != ALONE:
@@ -111,7 +107,7 @@ def test_the_rate_that_is_named_is_the_most_that_is_offered(answer: Answer) -> N
     assert rates == sorted(rates, reverse=True), "the more share a machine, the slower"
 
 
-def test_fewer_users_are_held_at_a_faster_pace(answer: Answer) -> None:
+def test_fewer_users_are_held_at_a_faster_pace(answer):
     for slow, fast in pairwise(answer.held):
         assert slow.pace < fast.pace
         assert all(slow.users[way] >= fast.users[way] for way in WAYS)
@@ -121,7 +117,7 @@ def test_fewer_users_are_held_at_a_faster_pace(answer: Answer) -> None:
         assert each.users["both"] <= answer.places
 
 
-def test_what_users_get_and_what_the_law_holds_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_users_get_and_what_the_law_holds_agree(monkeypatch):
     """Both count questions: a small accelerator spends as long on them as on answers."""
     monkeypatch.setattr(ways, "ALL_READ", 3000)
     monkeypatch.setattr(ways, "WARM_UP", 100)
@@ -134,7 +130,7 @@ def test_what_users_get_and_what_the_law_holds_agree(monkeypatch: pytest.MonkeyP
         assert best_at(setting, "centralized", 1.2 * rate).users < users
 
 
-def test_four_bits_are_tried_where_sixteen_do_not_fit_and_it_is_said() -> None:
+def test_four_bits_are_tried_where_sixteen_do_not_fit_and_it_is_said():
     small = asked(PlanConfig(accelerator="mac-mini", users=1))
     assert small.weight_bits == 4 and small.is_narrowed
     (note, *_) = as_json(small)["notes"]
@@ -150,7 +146,7 @@ def test_four_bits_are_tried_where_sixteen_do_not_fit_and_it_is_said() -> None:
     )
 
 
-def test_a_target_without_room_names_who_has_it() -> None:
+def test_a_target_without_room_names_who_has_it():
     found = asked(PlanConfig(accelerator="rtx4090", target="70b"))
     assert "dense-70b cannot be served here: 4-bit weights (35.3 GB)" in " ".join(text(found).split())
     assert "h200" in found.fitting() and "rtx-4090" not in found.fitting()
@@ -165,7 +161,7 @@ def test_a_target_without_room_names_who_has_it() -> None:
         ("an EPYC with 12 channels", 1, "epyc-9655 orin-nano-super 0"), ("my 4090 + 2 pis", 1, "rtx-4090 pi-5 2"),
     ],
 )  # fmt: skip
-def test_machines_may_be_told_in_words(words: str, number: int, machines: str) -> None:
+def test_machines_may_be_told_in_words(words, number, machines):
     config = named(from_words(PlanConfig(hardware=words)))
     found = machines_of(config.accelerator)
     assert f"{found.accelerator} {config.devices} {config.users}" == machines and found.number == number
@@ -173,7 +169,7 @@ def test_machines_may_be_told_in_words(words: str, number: int, machines: str) -
         from_words(PlanConfig(hardware=f"{words} and a toaster"))
 
 
-def test_a_lone_user_s_bound_is_the_share_of_the_draft() -> None:
+def test_a_lone_user_s_bound_is_the_share_of_the_draft():
     """27B on a Spark: a head where one fits beats both; devices add what the draft reads, at the most."""
     config = PlanConfig(target="dense-27b", draft="1b", devices="macbook-m4", weight_bits=4.5)
     settings = bound.settings_of(config, "dgx-spark")
@@ -184,14 +180,14 @@ def test_a_lone_user_s_bound_is_the_share_of_the_draft() -> None:
     assert "it makes both needless" in bound.bound_words(config, "dgx-spark")
 
 
-def test_what_one_user_gets_and_how_sure_that_is_are_told() -> None:
+def test_what_one_user_gets_and_how_sure_that_is_are_told():
     found = asked(PlanConfig(accelerator="4090", devices="pi", users=1))
     out = " ".join(text(found).split())
     assert "Weak: no speed of dense-8b at about 16 bits was published of rtx-4090." in out
     assert re.search(r"One user, by the law: 43\.3 .* draft on the devices \(at most 1\.12 times", out)
 
 
-def test_several_accelerators_share_the_users() -> None:
+def test_several_accelerators_share_the_users():
     two = asked(PlanConfig(accelerator="2xL40S", users=2, pace=20))
     one = asked(PlanConfig(accelerator="l40s", users=1, pace=20))
     assert two.rates[-1].rates == one.rates[-1].rates
@@ -200,7 +196,7 @@ def test_several_accelerators_share_the_users() -> None:
     assert [each.pace for each in two.held] == [20]
 
 
-def test_more_users_than_memory_take_more_accelerators(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_users_than_memory_take_more_accelerators(monkeypatch):
     monkeypatch.setattr("lab.testbed.planner.answer._rates", lambda *asked: asked[3])
     many = asked(PlanConfig(accelerator="rtx4090", users=100))
     assert many.machines.number == 3 and many.places >= 100
@@ -209,7 +205,7 @@ def test_more_users_than_memory_take_more_accelerators(monkeypatch: pytest.Monke
     assert pair.rates == (1, 50, pair.places)
 
 
-def test_the_simplest_way_of_those_that_are_alike_is_taken() -> None:
+def test_the_simplest_way_of_those_that_are_alike_is_taken():
     assert best_way({"alone": 10.0, "devices": 10.4, "server": 10.3, "both": None}) == ALONE
     assert best_way({"alone": 10.0, "devices": 14.9, "server": 15.0, "both": 15.1}) == DEVICES
     assert best_way({"alone": 10.0, "devices": 12.0, "server": 15.0, "both": 15.1}) == SERVER
@@ -218,9 +214,7 @@ def test_the_simplest_way_of_those_that_are_alike_is_taken() -> None:
 # -- the comparison ---------------------------------------------------------------------------------------------
 
 
-def test_without_an_accelerator_all_are_compared_the_cheapest_first(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_an_accelerator_all_are_compared_the_cheapest_first(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     assert main(["plan", "--users", "150", "--pace", "20", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -239,7 +233,7 @@ def test_without_an_accelerator_all_are_compared_the_cheapest_first(
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 100
 
 
-def test_a_plan_that_nobody_can_serve_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_that_nobody_can_serve_says_so(capsys):
     assert main(["plan", "--context", "100000000"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert out.startswith("No accelerator serves dense-8b") and "h200 (no room)" in out
@@ -267,7 +261,7 @@ def test_a_plan_that_nobody_can_serve_says_so(capsys: pytest.CaptureFixture[str]
         ("targets", "gpt-oss-120b", "moe-120b-a5b"), ("targets", "Qwen3.8 27B", "dense-27b"),
     ],
 )  # fmt: skip
-def test_names_as_people_type_them(kind: str, typed: str, found: str) -> None:
+def test_names_as_people_type_them(kind, typed, found):
     assert catalog.find(kind, typed) == found
     assert catalog.load(kind, typed).id == found
 
@@ -289,7 +283,7 @@ def test_names_as_people_type_them(kind: str, typed: str, found: str) -> None:
         ("targets", "70", "did you mean dense-70b"), ("targets", "Qwen2", "choose from"),
     ],
 )  # fmt: skip
-def test_an_unknown_name_gets_what_is_near_or_all_there_is(kind: str, typed: str, words: str) -> None:
+def test_an_unknown_name_gets_what_is_near_or_all_there_is(kind, typed, words):
     with pytest.raises(NotFound, match=r"no profile|no file") as error:
         catalog.find(kind, typed)
     assert words in str(error.value)
@@ -306,9 +300,7 @@ def test_an_unknown_name_gets_what_is_near_or_all_there_is(kind: str, typed: str
         (("--hierarchy", "--hub", "thor"), "thor taken as agx-thor (NVIDIA Jetson AGX Thor 128 GB)\n"),
     ],
 )  # fmt: skip
-def test_a_name_that_was_taken_for_another_one_is_told_first(
-    flags: tuple[str, ...], first: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_name_that_was_taken_for_another_one_is_told_first(flags, first, capsys):
     assert main(["plan", *flags]) == 0
     out = capsys.readouterr().out
     assert out.startswith(first) and out.count(" taken as ") == bool(first)
@@ -317,7 +309,7 @@ def test_a_name_that_was_taken_for_another_one_is_told_first(
 
 
 @pytest.mark.parametrize("form", ["{}", "2x{}"])
-def test_an_accelerator_may_be_a_file(form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_accelerator_may_be_a_file(form, tmp_path, capsys):
     mine = tmp_path / "mine.toml"
     shutil.copy(Path(catalog.__file__).parent / "accelerators" / "rtx-4090.toml", mine)
     assert main(["plan", "--accelerator", form.format(mine)]) == 0
@@ -337,8 +329,6 @@ def test_an_accelerator_may_be_a_file(form: str, tmp_path: Path, capsys: pytest.
         (("--hub", "mac-mini"), 2, "what the target itself runs on is --accelerator"),
     ],
 )
-def test_mistakes_are_named(
-    flags: tuple[str, ...], code: int, words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mistakes_are_named(flags, code, words, capsys):
     assert main(["plan", *flags]) == code
     assert words in capsys.readouterr().err

@@ -1,23 +1,19 @@
 """Whatever ends a program, its processes end with it."""
 
-from __future__ import annotations
-
 import os
-import select
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 
 import pytest
 
 from lab.testbed import process_guard, processes
-from lab.testbed.process_guard import below, cpu_s, kill
+from lab.testbed.process_guard import below, cpu_s
+from tests.ended import ENDS_S, left_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
-ENDS_S = 30.0  # on a busy machine
 # A program with a process that never ends and has one below it; it says when both are there.
 CHILD = "import signal, subprocess; subprocess.Popen(['sleep', '1000']); print('there', flush=True); signal.pause()"
 PROGRAM = f"""
@@ -48,39 +44,15 @@ def started(*words: str) -> tuple[subprocess.Popen[str], list[int]]:
     return program, others
 
 
-def left_of(pids: Sequence[int]) -> list[int]:
-    """Those that do not end before long."""
-    ends = []
-    for pid in pids:
-        try:
-            ends.append((pid, os.pidfd_open(pid)))
-        except ProcessLookupError:
-            continue
-    deadline = time.monotonic() + ENDS_S
-    left = []
-    for pid, end in ends:
-        if not select.select([end], [], [], max(0.0, deadline - time.monotonic()))[0]:
-            left.append(pid)
-            kill(pid)
-        os.close(end)
-    return left
-
-
 @pytest.mark.parametrize(
     ("number", "words"),
-    [
-        (signal.SIGKILL, ()),
-        (signal.SIGTERM, ()),
-        (signal.SIGINT, ()),
-        (signal.SIGTERM, ("stubborn",)),
-    ],
+    [(signal.SIGKILL, ()), (signal.SIGTERM, ()), (signal.SIGINT, ()), (signal.SIGTERM, ("stubborn",))],
 )
 def test_nothing_outlives_a_program(number, words):
     program, others = started(*words)
     program.send_signal(number)
     assert left_of(others) == []
-    code = program.wait(ENDS_S)
-    assert abs(code) in (number, 128 + number)
+    assert abs(program.wait(ENDS_S)) in (number, 128 + number)
 
 
 def test_a_stopped_process_ends_too():

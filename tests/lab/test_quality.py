@@ -1,7 +1,5 @@
 """`opensled quality`: its statistics against brute force, its page, and a small run."""
 
-from __future__ import annotations
-
 import json
 import random
 import statistics

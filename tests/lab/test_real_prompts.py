@@ -1,7 +1,5 @@
 """The prompts of the figure on a real pair, and how its answers are summed up; the measurement needs a real model."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -25,7 +23,7 @@ from lab.training.distil.documentation import HELD_OUT_MODULES
 QUOTING = ("code", "extraction", "summary", "rewriting")
 
 
-def test_every_kind_has_twelve_prompts_and_quoting_kinds_have_long_ones() -> None:
+def test_every_kind_has_twelve_prompts_and_quoting_kinds_have_long_ones():
     for kind in KINDS:
         asked = prompts(kind)
         assert len({prompt.text for prompt in asked}) == len(asked) >= 12
@@ -33,7 +31,7 @@ def test_every_kind_has_twelve_prompts_and_quoting_kinds_have_long_ones() -> Non
     assert all(len(prompts(kind)) == 10 for kind in MORE_KINDS)
 
 
-def test_quotations_are_of_modules_that_no_draft_was_trained_on_and_are_cut_as_asked() -> None:
+def test_quotations_are_of_modules_that_no_draft_was_trained_on_and_are_cut_as_asked():
     from lab.benchmarks.real_texts import _document
 
     names = [
@@ -47,7 +45,7 @@ def test_quotations_are_of_modules_that_no_draft_was_trained_on_and_are_cut_as_a
     assert max(len(prompt.text) for prompt in prompts("summary", 600)) < 700
 
 
-def test_the_mean_is_that_of_the_ratios_with_an_interval_around_it() -> None:
+def test_the_mean_is_that_of_the_ratios_with_an_interval_around_it():
     assert mean_ratio([[log(2.0), log(0.5)]]) == {"mean": 1.0, "low": 0.5, "high": 2.0}
     # Every kind counts once, however many prompts it has
     assert mean_ratio([[log(4.0)], [0.0, 0.0, 0.0]])["mean"] == 2.0
@@ -73,7 +71,7 @@ def _units() -> list[dict]:
     ]
 
 
-def test_the_best_drafter_of_each_kind_counts_and_losers_are_told() -> None:
+def test_the_best_drafter_of_each_kind_counts_and_losers_are_told():
     found = summary(_units())
     assert found["best of each kind"] == {"chat": SELF, "extraction": "lookup"}
     assert found["ratios"]["chat"]["lookup"]["mean"] == 0.75
@@ -88,7 +86,7 @@ def test_the_best_drafter_of_each_kind_counts_and_losers_are_told() -> None:
     assert tokens_per_round(_units(), "lookup") == 3.0 and tokens_per_round(_units(), NONE) is None
 
 
-def test_pieces_of_a_run_add_up_in_one_file_and_a_newer_unit_replaces_the_older_one(tmp_path) -> None:
+def test_pieces_of_a_run_add_up_in_one_file_and_a_newer_unit_replaces_the_older_one(tmp_path):
     path = tmp_path / "real_prompts.json"
     raw = read_raw(path)
     for unit in reversed(_units()):
@@ -104,7 +102,7 @@ def test_pieces_of_a_run_add_up_in_one_file_and_a_newer_unit_replaces_the_older_
     assert again["units"][0]["answers"][SELF]["seconds"] == 6.0
 
 
-def test_the_section_marks_what_is_lost_and_the_plot_is_written(tmp_path) -> None:
+def test_the_section_marks_what_is_lost_and_the_plot_is_written(tmp_path):
     raw = {"units": _units(), "pieces": []}
     document = finished(raw)
     text = "\n".join(section(document))
@@ -117,14 +115,14 @@ def test_the_section_marks_what_is_lost_and_the_plot_is_written(tmp_path) -> Non
     assert SELF in drawn and "extraction" in drawn and "all kinds" in drawn
 
 
-def test_contenders_whose_model_is_not_here_are_left_out() -> None:
+def test_contenders_whose_model_is_not_here_are_left_out():
     drafts = draft_models("tiny", {DISTILLED: "no-such-model"})
     assert set(drafts) == {SELF}
     left = set(CONTENDERS) - set(available(list(CONTENDERS), drafts))
     assert left == {DISTILLED, "chain"}
 
 
-def test_an_unknown_kind_or_contender_is_refused_by_name(capsys) -> None:
+def test_an_unknown_kind_or_contender_is_refused_by_name(capsys):
     assert main(["--target", "tiny", "--quick", "--contenders", "magic"]) == 2
     assert "'magic' is none of none, " in capsys.readouterr().err
     assert main(["--target", "tiny", "--quick", "--kinds", "poetry"]) == 2
@@ -132,7 +130,7 @@ def test_an_unknown_kind_or_contender_is_refused_by_name(capsys) -> None:
 
 
 @pytest.mark.long
-def test_a_run_in_two_pieces_on_the_bundled_models(tmp_path) -> None:
+def test_a_run_in_two_pieces_on_the_bundled_models(tmp_path):
     words = (
         "--target",
         "tiny",

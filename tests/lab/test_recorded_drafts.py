@@ -1,11 +1,8 @@
 """Which drafts plans and grids rest on: tasks, and recorded pairs."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -37,7 +34,7 @@ TINY, CODE = RecordedDrafts("tiny"), RecordedDrafts("tiny", "code")
 # -- tasks and pairs --------------------------------------------------------------------------------------------
 
 
-def test_a_task_stands_for_its_acceptance_and_a_number_for_itself() -> None:
+def test_a_task_stands_for_its_acceptance_and_a_number_for_itself():
     rates = {name: rates_of(name)[0] for name in TASKS}
     assert rates == {"chat": 0.6, "mixed": 0.68, "code": 0.8, "mismatched": 0.35}
     assert (rates_of("0.72"), rates_of("0"), rates_of("")) == ((0.72,), (0,), ())
@@ -46,14 +43,14 @@ def test_a_task_stands_for_its_acceptance_and_a_number_for_itself() -> None:
             rates_of(wrong)
 
 
-def test_tokens_of_a_round_follow_from_the_acceptance() -> None:
+def test_tokens_of_a_round_follow_from_the_acceptance():
     """As published figures were turned into tokens a round of four drafted."""
     rounds = {row[0]: row[2] for row in task_rows()}
     assert rounds == {"`mismatched`": "1.53", "`chat`": "2.31", "`mixed`": "2.67", "`code`": "3.36"}
     assert work_of(CODE).acceptance.tokens[4] == pytest.approx(3.36, abs=0.005)
 
 
-def test_made_up_drafts_are_right_at_the_rate_of_their_task_with_ids_of_the_vocabulary() -> None:
+def test_made_up_drafts_are_right_at_the_rate_of_their_task_with_ids_of_the_vocabulary():
     made = traces_of(CODE)
     assert of_traces(made).first == pytest.approx(0.8, abs=0.02)
     assert [item.target_ids for item in made.items] == [item.target_ids for item in traces_of(TINY).items]
@@ -61,16 +58,14 @@ def test_made_up_drafts_are_right_at_the_rate_of_their_task_with_ids_of_the_voca
     assert min(ids) >= 0 and max(ids) <= max(id for item in made.items for id in item.target_ids)
 
 
-def test_the_pair_that_predictions_rest_on_is_recorded_and_a_missing_one_is_named() -> None:
+def test_the_pair_that_predictions_rest_on_is_recorded_and_a_missing_one_is_named():
     assert recording(DEFAULT_PAIR).is_file()
     check_pair(DEFAULT_PAIR)
     with pytest.raises(UsageError, match="choose from tiny, smollm2"):
         check_pair("llama")
 
 
-def test_a_pair_without_a_recording_is_told_with_the_next_step(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_pair_without_a_recording_is_told_with_the_next_step(monkeypatch, tmp_path):
     monkeypatch.setattr("lab.testbed.recordings.PACKAGED", tmp_path)
     with pytest.raises(UsageError, match=r"nothing is recorded with the pair 'smollm2'.*--target smollm2"):
         check_pair("smollm2")
@@ -84,9 +79,7 @@ def test_a_pair_without_a_recording_is_told_with_the_next_step(
         (("--acceptance", "0.725"), "made up, 0.725 of them right at each position"),
     ],
 )
-def test_a_plan_says_which_drafts_it_assumes(
-    words: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plan_says_which_drafts_it_assumes(words, told, capsys):
     assert main(["plan", "--json", *words]) == 0
     assumes = json.loads(capsys.readouterr().out)["assumes"]
     assert told in assumes["drafts"]
@@ -96,7 +89,7 @@ def test_a_plan_says_which_drafts_it_assumes(
 # -- the law ----------------------------------------------------------------------------------------------------
 
 
-def test_by_the_law_better_drafts_pay_at_more_places(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_by_the_law_better_drafts_pay_at_more_places(monkeypatch):
     monkeypatch.setattr(law_table, "panels", lambda: panels()[-1:])  # the small hub with much KV to read
     found = {row[0]: row[1:] for row in law_table.law_rows()}
     assert list(found)[-4:] == ["mismatched", "chat", "mixed", "code"] and "tiny (recorded)" in found
@@ -124,7 +117,7 @@ def own(engine: RecordedEngine, *segments: Segment) -> list[int]:
     return list(answer)
 
 
-def test_two_sessions_of_one_step_each_go_on_with_their_own_text() -> None:
+def test_two_sessions_of_one_step_each_go_on_with_their_own_text():
     engine = RecordedEngine(ITEMS, 100)
     pool = BlockPool(8, engine.info.block_size)
     one, two = BlockTable(pool), BlockTable(pool)
@@ -140,7 +133,7 @@ def test_two_sessions_of_one_step_each_go_on_with_their_own_text() -> None:
     assert engine.info.eos_ids == (2,)
 
 
-def test_every_row_of_a_tree_follows_its_own_path() -> None:
+def test_every_row_of_a_tree_follows_its_own_path():
     engine = RecordedEngine(ITEMS, 100)
     table = BlockTable(BlockPool(8, engine.info.block_size))
     table.grow(40)
@@ -155,9 +148,7 @@ def test_every_row_of_a_tree_follows_its_own_path() -> None:
 
 
 @pytest.mark.parametrize("source", [RecordedDrafts("tiny"), RecordedDrafts("tiny", "code")])
-def test_a_cell_has_live_drafters_only_for_the_recorded_drafts_of_the_bundled_pair(
-    source: RecordedDrafts,
-) -> None:
+def test_a_cell_has_live_drafters_only_for_the_recorded_drafts_of_the_bundled_pair(source):
     document = regimes.measure((), Scale(), None, None, source=source)
     cell = regimes._of(CELLS[0], source)
     assert cell.live == (source.acceptance == "")
@@ -166,7 +157,7 @@ def test_a_cell_has_live_drafters_only_for_the_recorded_drafts_of_the_bundled_pa
     assert document["label"] == "simulated"
 
 
-def test_a_cell_of_another_pair_has_a_server_that_replays_its_target() -> None:
+def test_a_cell_of_another_pair_has_a_server_that_replays_its_target():
     cell = replace(CELLS[4], pair="smollm2")
     server = cell.fleet().server
     assert (server.model, server.engine) == ("smollm2", ENGINE)
@@ -175,7 +166,7 @@ def test_a_cell_of_another_pair_has_a_server_that_replays_its_target() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("acceptance", ["", "0.8"])
-def test_devices_get_the_recorded_texts_from_a_server_that_replays_them(acceptance: str) -> None:
+def test_devices_get_the_recorded_texts_from_a_server_that_replays_them(acceptance):
     """Real processes; of made-up drafts the wrong ids are ids of the vocabulary, or the server would refuse them."""
     cell = replace(CELLS[4], users=2)
     fleet = BASELINES["sled-continuous"](cell.fleet())

@@ -1,7 +1,5 @@
 """The reference is right by itself, and says the same as the product's own noise and sampling."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from itertools import combinations
@@ -40,19 +38,17 @@ top_ps = st.sampled_from([0.0137, 0.3137, 0.7071, 0.9183, 1.0])
 
 
 @given(seeds)
-def test_key_of_a_seed_is_the_products(seed: int) -> None:
+def test_key_of_a_seed_is_the_products(seed):
     assert key_of_seed(seed) == noise.noise_key(seed)
 
 
 @given(keys, positions)
-def test_noise_is_bit_equal_to_the_products(key: bytes, position: int) -> None:
+def test_noise_is_bit_equal_to_the_products(key, position):
     assert np.array_equal(reference_noise(key, position, 97), noise.gumbel(key, position, np.arange(97)))
 
 
 @given(few_logits, temperatures, top_ks, top_ps)
-def test_masks_keep_what_enumeration_keeps(
-    logits: np.ndarray, temperature: float, top_k: int, top_p: float
-) -> None:
+def test_masks_keep_what_enumeration_keeps(logits, temperature, top_k, top_p):
     kept = set(np.flatnonzero(np.isfinite(masked(logits, temperature, top_k, top_p))).tolist())
     assert kept == _enumerated(logits / temperature, top_k, top_p)
 
@@ -76,16 +72,14 @@ def _heaviest(scaled: np.ndarray, tokens: range | tuple[int, ...], size: int) ->
 
 
 @given(few_logits, temperatures, top_ks, top_ps, keys, positions)
-def test_draws_are_the_drafters_draws(
-    logits: np.ndarray, temperature: float, top_k: int, top_p: float, key: bytes, position: int
-) -> None:
+def test_draws_are_the_drafters_draws(logits, temperature, top_k, top_p, key, position):
     sampler = Sampler(SamplingParams(temperature, top_k, top_p), key)
     sampling = Sampling(temperature, top_k, top_p, key)
     assert sampling.draw(logits, position) == sampler.draw(logits, position).id
 
 
 @given(few_logits, positions)
-def test_greedy_is_the_lowest_of_the_likeliest(logits: np.ndarray, position: int) -> None:
+def test_greedy_is_the_lowest_of_the_likeliest(logits, position):
     assert Sampling().draw(logits, position) == logits.tolist().index(logits.max())
 
 
@@ -94,7 +88,7 @@ CHI_SQUARE_BOUND = 23.5
 
 
 @pytest.mark.parametrize("fixed", ["key", "position"])
-def test_draws_follow_the_distribution(fixed: str) -> None:
+def test_draws_follow_the_distribution(fixed):
     logits = np.log([0.5, 0.2, 0.15, 0.1, 0.05])
     draws = 4000
     counts: Counter[int] = Counter()
@@ -106,12 +100,12 @@ def test_draws_follow_the_distribution(fixed: str) -> None:
     assert float(((observed - expected) ** 2 / expected).sum()) < CHI_SQUARE_BOUND
 
 
-def test_a_temperature_needs_a_key() -> None:
+def test_a_temperature_needs_a_key():
     with pytest.raises(ValueError, match="seed"):
         Sampling(0.5)
 
 
-def test_the_lead_beside_a_masked_token() -> None:
+def test_the_lead_beside_a_masked_token():
     assert lead(np.array([1.0, -np.inf, 0.25])) == Lead(0, 0.75)
     assert lead(np.array([-np.inf, 1.0])) == Lead(1, np.inf)
 
@@ -147,7 +141,7 @@ def reference(folder: Path) -> Reference:
     return Reference(folder)
 
 
-def test_reads_the_folder(reference: Reference, folder: Path) -> None:
+def test_reads_the_folder(reference, folder):
     assert reference.eos_ids == {EOS}
     assert (
         reference.context_length
@@ -156,7 +150,7 @@ def test_reads_the_folder(reference: Reference, folder: Path) -> None:
     assert reference.logits([1, 2, 3]).dtype == np.float64
 
 
-def test_renders_chats(reference: Reference) -> None:
+def test_renders_chats(reference):
     assert reference.render_chat([{"role": "user", "content": "w3 w1"}]) == reference.encode(
         "<user> w3 w1 <assistant>"
     )
@@ -164,7 +158,7 @@ def test_renders_chats(reference: Reference) -> None:
 
 
 @pytest.mark.parametrize("prompt", [[4], [1, 5, 9, 2], [7] * 20])
-def test_greedy_is_transformers_own(reference: Reference, prompt: list[int]) -> None:
+def test_greedy_is_transformers_own(reference, prompt):
     tokens, reason = reference.generate(prompt, max_tokens=24)
     theirs = reference.model.generate(
         torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)), do_sample=False, max_new_tokens=24
@@ -173,7 +167,7 @@ def test_greedy_is_transformers_own(reference: Reference, prompt: list[int]) -> 
     assert reason == ("eos" if tokens[-1] == EOS else "length")
 
 
-def test_ends(reference: Reference) -> None:
+def test_ends(reference):
     def generate(**rules: object) -> tuple[list[int], str]:
         return reference.generate([3, 4], temperature=1.0, seed=11, **{"max_tokens": 40, **rules})  # type: ignore[arg-type]
 
@@ -186,7 +180,7 @@ def test_ends(reference: Reference) -> None:
     assert len(generate(max_tokens=1000, ignore_eos=True)[0]) == CONTEXT - 2
 
 
-def test_seed_and_key_are_the_same_thing(reference: Reference) -> None:
+def test_seed_and_key_are_the_same_thing(reference):
     by_seed = reference.generate([3, 4], temperature=0.8, top_k=9, top_p=0.9, seed=-2, max_tokens=12)
     by_key = reference.generate(
         [3, 4], temperature=0.8, top_k=9, top_p=0.9, noise_key=key_of_seed(-2), max_tokens=12
@@ -194,7 +188,7 @@ def test_seed_and_key_are_the_same_thing(reference: Reference) -> None:
     assert by_seed == by_key
 
 
-def test_teacher_forcing_finds_every_token_winning(reference: Reference) -> None:
+def test_teacher_forcing_finds_every_token_winning(reference):
     sampling = Sampling(1.0, 0, 0.95, key_of_seed(3))
     tokens, _ = reference.generate(
         [3, 4], temperature=1.0, top_p=0.95, seed=3, max_tokens=10, ignore_eos=True
@@ -222,21 +216,19 @@ def file() -> GgufReference:
     return GgufReference(model_file("tiny", "*.gguf"))
 
 
-def test_they_cut_and_spell_texts_alike(plain: Reference, file: GgufReference) -> None:
+def test_they_cut_and_spell_texts_alike(plain, file):
     ids = plain.render_chat(CHAT)
     assert file.render_chat(CHAT) == ids and file.decode(ids) == plain.decode(ids)
     assert (file.eos_ids, file.context_length) == (plain.eos_ids, plain.context_length)
 
 
-def test_they_compute_the_same_logits(plain: Reference, file: GgufReference) -> None:
+def test_they_compute_the_same_logits(plain, file):
     ids = plain.render_chat(CHAT)
     np.testing.assert_allclose(file.logits(ids, 5), plain.logits(ids, 5), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("sampling", [{"temperature": 0}, {"temperature": 0.8, "seed": 3}], ids=str)
-def test_one_pass_follows_as_many_do(
-    sampling: dict, plain: Reference, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_pass_follows_as_many_do(sampling, plain, monkeypatch):
     body = {"messages": CHAT, "max_tokens": 12, **sampling}
     ids, _ = plain.generate(plain.render_chat(CHAT), **sampling, max_tokens=12)
     text = plain.decode(ids)

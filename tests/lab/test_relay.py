@@ -1,7 +1,5 @@
 """The relay between real sockets: bytes, delays, outages, resets, real gRPC."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import random
@@ -313,15 +311,7 @@ async def test_the_command_relays_until_it_is_told_to_stop():
 
 
 def test_the_command_refuses_an_unknown_link_by_name():
-    command = [
-        sys.executable,
-        "-m",
-        "lab.testbed.link_relay",
-        "--profile",
-        "carrier-pigeon",
-        "--to",
-        "a:1",
-    ]
+    command = [sys.executable, "-m", "lab.testbed.link_relay", "--profile", "carrier-pigeon", "--to", "a:1"]
     run = subprocess.run(command, capture_output=True, text=True)
     assert run.returncode == 3 and "carrier-pigeon" in run.stderr and "Traceback" not in run.stderr
 

@@ -1,13 +1,10 @@
 """Files of models that are made of others: byte by byte what was published, or nothing."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil
 import struct
 import subprocess
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -52,7 +49,7 @@ def digest(path: Path) -> str:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_what_is_made_is_what_was_published(name: str, tmp_path: Path) -> None:
+def test_what_is_made_is_what_was_published(name, tmp_path):
     recipe = recipe_of(store.bundled_folder() / name)
     assert recipe.sha256 == PUBLISHED[name]
     copies = shutil.copytree(recipe.folder, tmp_path / name, ignore=shutil.ignore_patterns("*.gguf"))
@@ -63,7 +60,7 @@ def test_what_is_made_is_what_was_published(name: str, tmp_path: Path) -> None:
     assert digest(make(recipe_of(copies))) == PUBLISHED[name]
 
 
-def test_all_are_made_that_are_missing(folder: Path) -> None:
+def test_all_are_made_that_are_missing(folder):
     [made] = make_all(folder.parent)
     assert made == folder / FILE and digest(made) == PUBLISHED["tiny-hub"]
 
@@ -84,7 +81,7 @@ def emptied(path: Path) -> None:
 
 @pytest.mark.parametrize("file", [HEAD, WEIGHTS])
 @pytest.mark.parametrize("damage", [cut, flipped, emptied, Path.unlink])
-def test_nothing_is_made_of_damaged_parts(folder: Path, file: str, damage: Callable[[Path], None]) -> None:
+def test_nothing_is_made_of_damaged_parts(folder, file, damage):
     damage(folder / file)
     with pytest.raises((UnsupportedModel, OSError, ValueError, struct.error)) as caught:
         make(recipe_of(folder))
@@ -92,7 +89,7 @@ def test_nothing_is_made_of_damaged_parts(folder: Path, file: str, damage: Calla
     assert not [*folder.glob("*gguf-*"), *folder.glob("*.gguf")]
 
 
-def test_several_at_once_make_one_whole_file(folder: Path) -> None:
+def test_several_at_once_make_one_whole_file(folder):
     recipe = recipe_of(folder)
     with ThreadPoolExecutor(4) as pool:
         paths = set(pool.map(make, [recipe] * 4))
@@ -100,7 +97,7 @@ def test_several_at_once_make_one_whole_file(folder: Path) -> None:
     assert sorted(path.name for path in folder.glob("*f16*")) == [recipe.file, HEAD, RECIPE]
 
 
-def test_a_file_of_another_version_is_made_anew(folder: Path) -> None:
+def test_a_file_of_another_version_is_made_anew(folder):
     """As after a checkout of another commit: the file is older than the recipe."""
     recipe = recipe_of(folder)
     for content in (b"GGUF", bytes(recipe.bytes)):
@@ -109,7 +106,7 @@ def test_a_file_of_another_version_is_made_anew(folder: Path) -> None:
         assert digest(make(recipe)) == recipe.sha256
 
 
-def test_a_file_that_is_there_is_not_made_again(folder: Path) -> None:
+def test_a_file_that_is_there_is_not_made_again(folder):
     """Nor in a wheel, where the installation may write the recipe after it."""
     recipe = recipe_of(folder)
     for age in (recipe.folder.stat().st_mtime_ns + 10**12, 0):
@@ -118,7 +115,7 @@ def test_a_file_that_is_there_is_not_made_again(folder: Path) -> None:
         assert make(recipe).stat().st_ino == before
 
 
-def test_a_recipe_is_written_of_a_file(folder: Path, tmp_path: Path) -> None:
+def test_a_recipe_is_written_of_a_file(folder, tmp_path):
     whole = make(recipe_of(folder))
     (tmp_path / "again").mkdir()
     shutil.copy(folder / WEIGHTS, tmp_path / "again")
@@ -130,7 +127,7 @@ def test_a_recipe_is_written_of_a_file(folder: Path, tmp_path: Path) -> None:
     assert make(recipe_of(again.parent)).read_bytes() == whole.read_bytes()
 
 
-def test_weights_of_eight_bits(tmp_path: Path) -> None:
+def test_weights_of_eight_bits(tmp_path):
     """They come close, and rounding them again changes nothing."""
     numbers = np.random.default_rng(1)
     tensors = {
@@ -155,7 +152,7 @@ def test_weights_of_eight_bits(tmp_path: Path) -> None:
     assert (tmp_path / NUMBERS).read_bytes() == before
 
 
-def test_git_carries_sixty_megabytes_at_most() -> None:
+def test_git_carries_sixty_megabytes_at_most():
     """And nothing that is made of the rest."""
     if not (ROOT / ".git").exists():
         pytest.skip("this is no git checkout")

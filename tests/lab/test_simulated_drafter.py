@@ -1,7 +1,5 @@
 """The draft beside the target in the simulator and on an emulated accelerator: recorded drafts, at the law's pace."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 
@@ -70,7 +68,7 @@ def ask(traces: TraceSet, place: int, most: int = 4, session: int = 1) -> Ask:
     return Ask(session, "", text, most, SamplingParams(), b"")
 
 
-def test_it_proposes_what_was_recorded_after_the_text_in_as_many_passes_as_tokens() -> None:
+def test_it_proposes_what_was_recorded_after_the_text_in_as_many_passes_as_tokens():
     traces = made(acceptance=1.0, tokens=32)
     drafter, spent = drafter_of(traces)
     item = traces.items[0]
@@ -86,14 +84,14 @@ def test_it_proposes_what_was_recorded_after_the_text_in_as_many_passes_as_token
     assert [drafter.propose([ask(wrong, place)])[0].read for place in (1, 2)][1] == 1
 
 
-def test_the_sessions_of_a_step_share_its_passes() -> None:
+def test_the_sessions_of_a_step_share_its_passes():
     traces = made(acceptance=1.0, tokens=32)
     drafter, spent = drafter_of(traces)
     drafter.propose([ask(traces, 1, 2, session=1), ask(traces, 1, 5, session=2)])
     assert spent == [pytest.approx(0.5, rel=1e-3)]
 
 
-def test_a_long_text_is_read_in_pieces_before_anything_is_drafted() -> None:
+def test_a_long_text_is_read_in_pieces_before_anything_is_drafted():
     traces = made(1, tokens=32)
     long = replace(traces.items[0], prompt_ids=tuple(range(3000, 3000 + READ + 40)))
     drafter, spent = drafter_of(traces := replace(traces, items=(long,)))
@@ -104,7 +102,7 @@ def test_a_long_text_is_read_in_pieces_before_anything_is_drafted() -> None:
     assert spent == [pytest.approx(0.1, rel=1e-3), pytest.approx(0.4, rel=1e-3)]
 
 
-def test_a_text_that_was_not_recorded_is_an_error() -> None:
+def test_a_text_that_was_not_recorded_is_an_error():
     drafter, _ = drafter_of(made())
     with pytest.raises(AssertionError, match="nothing is recorded"):
         drafter.propose([Ask(1, "", (1, 2, 3, 4), 4, SamplingParams(), b"")])
@@ -132,7 +130,7 @@ class Listener:
         """Verdicts are read off the sequence."""
 
 
-def test_verdicts_leave_before_the_server_drafts() -> None:
+def test_verdicts_leave_before_the_server_drafts():
     traces = made(1, acceptance=1.0, tokens=32)
     events, reader = Events(), Listener(traces)
     server = SimulatedServer(events, LAW, Fcfs(0.25, 3), 1, drafter=SimulatedDrafter(LAW, traces.items))
@@ -167,7 +165,7 @@ def chain(base: int, text: tuple[int, ...], right: int, length: int, wrong: int)
     device=st.tuples(st.integers(0, 6), st.integers(1, 6)),
     own=st.tuples(st.integers(0, 6), st.integers(1, 6)),
 )
-def test_the_drafts_of_device_and_server_are_decided_as_one_tree(device, own) -> None:
+def test_the_drafts_of_device_and_server_are_decided_as_one_tree(device, own):
     """It brings what the better of both brings, whichever that is."""
     traces = made(1, tokens=60, seed=3)
     text = traces.items[0].target_ids
@@ -192,10 +190,9 @@ def test_the_drafts_of_device_and_server_are_decided_as_one_tree(device, own) ->
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.long] * (name in OF_HEADS)) for name in DRAFT_BESIDE],
+    "name", [pytest.param(name, marks=[pytest.mark.long] * (name in OF_HEADS)) for name in DRAFT_BESIDE]
 )
-def test_every_answer_is_the_whole_text_and_drafts_bring_more_of_it_a_step(name: str) -> None:
+def test_every_answer_is_the_whole_text_and_drafts_bring_more_of_it_a_step(name):
     traces = made(12, 0.8, tokens=48)
     lengths = {item.item: len(item.target_ids) for item in traces.items}
     found, plain = simulate(fleet(name), traces, SHORT), simulate(fleet("centralized"), traces, SHORT)
@@ -209,7 +206,7 @@ def test_every_answer_is_the_whole_text_and_drafts_bring_more_of_it_a_step(name:
     assert plain.server.drafting_s == 0
 
 
-def test_a_server_that_drafts_in_vain_soon_drafts_no_more() -> None:
+def test_a_server_that_drafts_in_vain_soon_drafts_no_more():
     traces = made(12, 0.0, tokens=48)
     vain, plain = (simulate(fleet(name), traces, SHORT) for name in ("opensled-server", "centralized"))
     fixed = simulate(fleet("server-sd"), traces, SHORT)
@@ -217,14 +214,14 @@ def test_a_server_that_drafts_in_vain_soon_drafts_no_more() -> None:
     assert rate and (throughput(vain) or 0) > 0.9 * rate > (throughput(fixed) or 0)
 
 
-def test_the_longest_fixed_draft_is_what_the_fleet_says() -> None:
+def test_the_longest_fixed_draft_is_what_the_fleet_says():
     assert [fleet("server-sd", length).server.draft_length for length in (2, 8)] == [2, 8]
     traces = made(12, 1.0, tokens=48)
     long, short = (simulate(fleet("server-sd", length), traces, SHORT).server for length in (8, 2))
     assert long.tokens / long.step_sessions > 1.5 * short.tokens / short.step_sessions
 
 
-def test_a_draft_takes_memory_from_sessions() -> None:
+def test_a_draft_takes_memory_from_sessions():
     beside = replace(HUB, draft="0.5b", context=8192)
     assert beside.draft_cost is not None
     kv = beside.cost.target.kv_bytes / (beside.cost.target.kv_bytes + beside.draft_cost.target.kv_bytes)
@@ -233,7 +230,7 @@ def test_a_draft_takes_memory_from_sessions() -> None:
         simulate(Fleet(replace(beside, context=10_000_000)), made(), SHORT)
 
 
-def test_devices_of_the_parts_of_opensled_draft_alone_or_not_at_all() -> None:
+def test_devices_of_the_parts_of_opensled_draft_alone_or_not_at_all():
     whole, device, server = (fleet(name) for name in ("opensled", "opensled-device", "opensled-server"))
     assert (whole.server.draft, device.server.draft, server.server.draft) == ("0.5b", "", "0.5b")
     drafters = {each.groups[0].drafter for each in (whole, device)}, server.groups[0].drafter
@@ -243,7 +240,7 @@ def test_devices_of_the_parts_of_opensled_draft_alone_or_not_at_all() -> None:
 # -- on an emulated accelerator ---------------------------------------------------------------------------------
 
 
-def test_a_server_process_is_told_of_its_drafter() -> None:
+def test_a_server_process_is_told_of_its_drafter():
     words = command(fleet("server-sd", 3).server, 1.0)
     at = words.index("--server-drafter")
     assert words[at : at + 2] == ["--server-drafter", RECORDED]
@@ -254,7 +251,7 @@ def test_a_server_process_is_told_of_its_drafter() -> None:
     assert none[none.index("--server-drafter") + 1] == "none"
 
 
-def test_without_a_recording_an_emulated_server_has_no_draft() -> None:
+def test_without_a_recording_an_emulated_server_has_no_draft():
     async def scenario() -> None:
         async with serving(fleet("opensled").server):
             raise AssertionError("it must not start")
@@ -265,7 +262,7 @@ def test_without_a_recording_an_emulated_server_has_no_draft() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["server-sd", "opensled", "opensled-specformer"])
-def test_the_simulator_foretells_an_emulated_run_with_a_draft_beside_the_target(name: str) -> None:
+def test_the_simulator_foretells_an_emulated_run_with_a_draft_beside_the_target(name):
     """Real processes, the target's own texts. The tolerances are those of any cell."""
     cell = replace(CELLS[4], users=4)
     asked = fleet_of(cell, PlannedRun(name, 0), 4)

@@ -1,10 +1,7 @@
 """A draft head beside the target in the simulator, in the replay of an emulated server, and in `opensled plan`."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -56,7 +53,7 @@ def ask(traces: TraceSet, place: int, most: int = 4, session: int = 1) -> Ask:
 
 
 @every_kind
-def test_it_proposes_what_was_recorded_in_one_pass_whatever_is_asked_for(kind: str) -> None:
+def test_it_proposes_what_was_recorded_in_one_pass_whatever_is_asked_for(kind):
     traces, law, spent = made(acceptance=1.0, tokens=32), law_of(kind), list[float]()
     head = RecordedHead(traces.items, law, spent.append)
     item = traces.items[0]
@@ -70,7 +67,7 @@ def test_it_proposes_what_was_recorded_in_one_pass_whatever_is_asked_for(kind: s
     assert spent[0] < spent[3] < 1.1 * spent[0]
 
 
-def test_where_nothing_more_was_recorded_a_draft_ends() -> None:
+def test_where_nothing_more_was_recorded_a_draft_ends():
     traces, spent = made(acceptance=1.0, tokens=8), list[float]()
     head = RecordedHead(traces.items, law_of("ctc"), spent.append)
     item = traces.items[0]
@@ -81,9 +78,7 @@ def test_where_nothing_more_was_recorded_a_draft_ends() -> None:
 
 
 @every_kind
-def test_an_emulated_server_replays_a_head_where_it_is_told_of_one(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_emulated_server_replays_a_head_where_it_is_told_of_one(kind, tmp_path, monkeypatch):
     server = replace(HUB, draft=kind)
     write_traces(path := tmp_path / "drafts.jsonl.gz", traces := made())
     monkeypatch.setenv(VARIABLE, environment(server, 0.001, str(path))[VARIABLE])
@@ -94,13 +89,13 @@ def test_an_emulated_server_replays_a_head_where_it_is_told_of_one(
 
 
 @every_kind
-def test_a_server_process_is_told_of_its_head(kind: str) -> None:
+def test_a_server_process_is_told_of_its_head(kind):
     for server, drafter in ((replace(HUB, draft=kind), RECORDED), (Server(draft=kind), kind)):
         words = command(server, 1.0)
         assert words[words.index("--server-drafter") + 1] == drafter
 
 
-def test_a_fleet_s_file_may_name_a_head(tmp_path: Path) -> None:
+def test_a_fleet_s_file_may_name_a_head(tmp_path):
     path = tmp_path / "fleet.toml"
     path.write_text('[server]\naccelerator = "agx-orin"\nweight_bits = 8\ndraft = "specformer"\n')
     assert isinstance(read_fleet(path).server.draft_cost, HeadCost)
@@ -109,7 +104,7 @@ def test_a_fleet_s_file_may_name_a_head(tmp_path: Path) -> None:
 # -- in the simulator -------------------------------------------------------------------------------------------
 
 
-def test_heads_are_baselines_that_are_asked_for_by_name() -> None:
+def test_heads_are_baselines_that_are_asked_for_by_name():
     assert {*OF_HEADS} == {f"{name}-{kind}" for name in (SERVER_SD, OPENSLED) for kind in KINDS}
     assert {*OF_HEADS} <= {*DRAFT_BESIDE} and not {*OF_HEADS} & {*USUAL}
     for name in (SERVER_SD, OPENSLED):
@@ -124,7 +119,7 @@ def verdicts(result: RunResult) -> dict[str, list[int]]:
 
 
 @every_kind
-def test_a_head_that_is_as_often_right_writes_the_same_verdicts_in_less_time(kind: str) -> None:
+def test_a_head_that_is_as_often_right_writes_the_same_verdicts_in_less_time(kind):
     """A model has as many passes as its drafts have tokens, and reads prompts."""
     traces = made(12, 0.8, tokens=48)
     head, model = (
@@ -138,7 +133,7 @@ def test_a_head_that_is_as_often_right_writes_the_same_verdicts_in_less_time(kin
 
 
 @every_kind
-def test_a_step_s_drafts_take_one_pass_whatever_their_length(kind: str) -> None:
+def test_a_step_s_drafts_take_one_pass_whatever_their_length(kind):
     traces = made(12, 1.0, tokens=48)
     runs = [simulate(fleet(f"{SERVER_SD}-{kind}", length, 1), traces, SHORT).server for length in (1, 2, 4)]
     pass_s = law_of(kind).pass_s([StepPiece(1, 90)])  # behind the longest text
@@ -148,7 +143,7 @@ def test_a_step_s_drafts_take_one_pass_whatever_their_length(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["specformer", pytest.param("ctc", marks=pytest.mark.long)])
-def test_a_head_that_drafts_in_vain_soon_drafts_no_more(kind: str) -> None:
+def test_a_head_that_drafts_in_vain_soon_drafts_no_more(kind):
     traces = made(12, 0.0, tokens=48)
     vain, plain, fixed = (
         throughput(simulate(fleet(name), traces, SHORT)) or 0
@@ -158,7 +153,7 @@ def test_a_head_that_drafts_in_vain_soon_drafts_no_more(kind: str) -> None:
 
 
 @every_kind
-def test_a_head_takes_memory_from_sessions(kind: str) -> None:
+def test_a_head_takes_memory_from_sessions(kind):
     beside = replace(HUB, draft=kind, context=8192)
     assert 0 < beside.sessions_that_fit < replace(beside, draft="").sessions_that_fit
     with pytest.raises(UsageError, match=f"beside a {kind} draft"):
@@ -168,7 +163,7 @@ def test_a_head_takes_memory_from_sessions(kind: str) -> None:
 # -- in the plan ------------------------------------------------------------------------------------------------
 
 
-def test_the_law_of_a_head_is_one_pass_and_its_context() -> None:
+def test_the_law_of_a_head_is_one_pass_and_its_context():
     """A lone user: one pass, one step over the draft and the newest token, whose context the head writes."""
     place = Fleet(HUB, (Group(1, "laptop-cpu", "ethernet"),))
     setting = of_fleet(place, assumed(0.8), f"{SERVER_SD}-specformer")
@@ -182,7 +177,7 @@ def test_the_law_of_a_head_is_one_pass_and_its_context() -> None:
 
 
 @every_kind
-def test_with_the_same_acceptance_a_head_holds_at_least_the_users_of_a_model(kind: str) -> None:
+def test_with_the_same_acceptance_a_head_holds_at_least_the_users_of_a_model(kind):
     place = Fleet(HUB, (Group(1, "laptop-cpu", "ethernet"),))
     head, model = (of_fleet(place, assumed(0.8), beside) for beside in (f"{SERVER_SD}-{kind}", SERVER_SD))
     for length in (2, 3, 5):
@@ -203,7 +198,7 @@ PLAN = (
 )
 
 
-def test_the_plan_sets_a_head_beside_the_target(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_plan_sets_a_head_beside_the_target(capsys):
     plans = {}
     for drafter in ("model", "specformer"):
         assert main([*PLAN, "--server-drafter", drafter]) == 0
@@ -218,9 +213,7 @@ def test_the_plan_sets_a_head_beside_the_target(capsys: pytest.CaptureFixture[st
     assert "a specformer head where the server drafts" in head["assumes"]["target"]
 
 
-def test_a_target_whose_sizes_are_not_known_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_target_whose_sizes_are_not_known_is_named(tmp_path, capsys):
     path = tmp_path / "mine.toml"
     path.write_text(
         'name = "m"\nsource = "s"\nparams = 8e9\nactive_params = 8e9\nlayers = 32\nkv_heads = 8\nhead_dim = 128\n'

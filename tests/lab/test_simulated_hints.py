@@ -91,27 +91,27 @@ def finished(result: RunResult) -> list[RequestRecord]:
     return records
 
 
-def test_a_device_that_is_told_to_rest_reads_the_server_s_own_tokens() -> None:
+def test_a_device_that_is_told_to_rest_reads_the_server_s_own_tokens():
     """The next request begins with that hint, so that not even its first block is drafted."""
     records = finished(run(Rest))
     assert all(not record.rounds for record in records[1:])
     assert all(record.wasted == 0 for record in records[1:])
 
 
-def test_blocks_are_no_longer_than_the_hint() -> None:
+def test_blocks_are_no_longer_than_the_hint():
     rounds = [round for record in finished(run(Two))[1:] for round in record.rounds]
     assert max(round.drafted for round in rounds) == 2
     assert max(round.accepted for round in rounds) == 2
 
 
-def test_of_a_longer_draft_only_so_much_is_verified_as_the_policy_says() -> None:
+def test_of_a_longer_draft_only_so_much_is_verified_as_the_policy_says():
     """The target's own token after it may be the draft's next one: to the device that is accepted as well."""
     rounds = [round for record in finished(run(Trims)) for round in record.rounds]
     assert max(round.drafted for round in rounds) == 8
     assert max(round.accepted for round in rounds) == 2
 
 
-def test_a_device_that_rested_drafts_again_when_it_is_asked_to() -> None:
+def test_a_device_that_rested_drafts_again_when_it_is_asked_to():
     """Its server waits for that draft for as long as it takes, so nobody is stuck only if it comes."""
     records = finished(run(InTurns))
     rounds = [round for record in records for round in record.rounds]
@@ -121,18 +121,18 @@ def test_a_device_that_rested_drafts_again_when_it_is_asked_to() -> None:
 
 
 @pytest.mark.parametrize("drafter", ["none", "llamacpp"])
-def test_who_has_nothing_to_draft_hands_the_drive_back(drafter: str) -> None:
+def test_who_has_nothing_to_draft_hands_the_drive_back(drafter):
     """With an empty block, even where the server waits for a draft: else it would wait for ever."""
     group = replace(GROUP, drafter=drafter, draft_length=0)
     assert all(not record.rounds for record in finished(run(InTurns, group)))
 
 
-def test_a_request_that_finds_the_device_at_work_is_decoded_also_under_hints() -> None:
+def test_a_request_that_finds_the_device_at_work_is_decoded_also_under_hints():
     load = replace(LONG, arrivals="trace", trace=(0.5, 0.5, 0.5, 0.6, 0.7))
     assert len(finished(run(InTurns, load=load))) == 5
 
 
-def test_a_policy_sees_what_a_real_server_shows_it() -> None:
+def test_a_policy_sees_what_a_real_server_shows_it():
     Watching.seen.clear()
     result = run(Watching, load=replace(LONG, duration=20.0))
     views = [view for _, view in Watching.seen]
@@ -150,7 +150,7 @@ def test_a_policy_sees_what_a_real_server_shows_it() -> None:
     assert dues == sorted(dues)
 
 
-def test_the_default_policy_keeps_the_texts_whole_and_lets_nobody_starve() -> None:
+def test_the_default_policy_keeps_the_texts_whole_and_lets_nobody_starve():
     groups = (
         GROUP,
         replace(GROUP, device="pi-5", link="lte"),

@@ -1,7 +1,5 @@
 """The simulator against the law computed by hand, the traces, and the position rules; nothing here takes real time."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, replace
 from itertools import pairwise
@@ -51,17 +49,16 @@ LONGEST = ("opensled-device", "opensled-server", "opensled-specformer", "opensle
 
 
 @pytest.mark.parametrize(
-    "baseline",
-    [pytest.param(name, marks=[pytest.mark.long] * (name in LONGEST)) for name in BASELINES],
+    "baseline", [pytest.param(name, marks=[pytest.mark.long] * (name in LONGEST)) for name in BASELINES]
 )
-def test_the_same_arguments_give_the_same_run(baseline: str) -> None:
+def test_the_same_arguments_give_the_same_run(baseline):
     fleet = BASELINES[baseline](kitchen())
     first, second = (json.dumps(asdict(simulate(fleet, TRACES, SHORT))) for _ in range(2))
     assert first == second
     assert json.dumps(asdict(simulate(fleet, TRACES, replace(SHORT, seed=1)))) != first
 
 
-def test_every_baseline_answers_with_the_whole_text() -> None:
+def test_every_baseline_answers_with_the_whole_text():
     lengths = {item.item: len(item.target_ids) for item in TRACES.items}
     for name in ("centralized", "server-sd", "sled-static", "sled-continuous"):
         records = finished(simulate(BASELINES[name](kitchen()), TRACES, SHORT))
@@ -77,7 +74,7 @@ def test_every_baseline_answers_with_the_whole_text() -> None:
     ],
     ids=["some", "all"],
 )
-def test_every_baseline_meets_the_same_questions(names: tuple[str, ...]) -> None:
+def test_every_baseline_meets_the_same_questions(names):
     """However many of them it gets to."""
     asked = {name: questions(simulate(BASELINES[name](kitchen()), TRACES, SHORT)) for name in names}
     order = [item.item for item in TRACES.items]
@@ -95,7 +92,7 @@ def questions(result: RunResult) -> dict[int, list[str]]:
     return by_user
 
 
-def test_a_device_alone_writes_its_own_text_at_its_own_pace() -> None:
+def test_a_device_alone_writes_its_own_text_at_its_own_pace():
     group = replace(BESIDE, device="orin-nano", drafter="alone")
     result = simulate(Fleet(HUB, (group,)), TRACES, SHORT)
     lengths = {item.item: len(item.alone_ids) for item in TRACES.items}
@@ -105,7 +102,7 @@ def test_a_device_alone_writes_its_own_text_at_its_own_pace() -> None:
     assert result.server.steps == 0
 
 
-def test_users_beyond_the_kv_that_fits_are_never_served() -> None:
+def test_users_beyond_the_kv_that_fits_are_never_served():
     server = replace(HUB, context=100_000)
     fit = server.cost.sessions_that_fit(server.context)
     fleet = BASELINES["centralized"](kitchen(fit + 4, server))
@@ -115,13 +112,13 @@ def test_users_beyond_the_kv_that_fits_are_never_served() -> None:
     assert sum(record.error.startswith("overloaded") for record in result.requests) == 4
 
 
-def test_constant_overhead_slows_every_step_down() -> None:
+def test_constant_overhead_slows_every_step_down():
     fleet = BASELINES["centralized"](kitchen())
     bare, slowed = simulate(fleet, TRACES, SHORT), simulate(fleet, TRACES, SHORT, Overhead(step_s=0.05))
     assert slowed.server.busy_s / slowed.server.steps > bare.server.busy_s / bare.server.steps + 0.049
 
 
-def test_open_arrivals_come_when_they_are_due_to_users_in_turns() -> None:
+def test_open_arrivals_come_when_they_are_due_to_users_in_turns():
     load = replace(SHORT, arrivals="poisson", rate=4.0)
     result = simulate(kitchen(), TRACES, load)
     assert [record.due for record in result.requests] == list(due_times(load))
@@ -129,7 +126,7 @@ def test_open_arrivals_come_when_they_are_due_to_users_in_turns() -> None:
     assert result.requests[0].sent == result.requests[0].due
 
 
-def test_a_device_at_work_leaves_further_requests_to_the_server() -> None:
+def test_a_device_at_work_leaves_further_requests_to_the_server():
     load = replace(SHORT, arrivals="trace", trace=(0.5, 0.5, 0.5))
     result = simulate(kitchen(1), made(tokens=200), load)
     assert [bool(record.rounds) for record in result.requests] == [True, False, False]
@@ -168,14 +165,14 @@ FLEETS = st.builds(
 
 @settings(max_examples=15)
 @given(fleet=FLEETS, seed=st.integers(0, 99))
-def test_nothing_impossible_happens_in_any_fleet(fleet: Fleet, seed: int) -> None:
+def test_nothing_impossible_happens_in_any_fleet(fleet, seed):
     require_possible_fleet(fleet, seed)
 
 
 @pytest.mark.long
 @settings(max_examples=60)
 @given(fleet=FLEETS, seed=st.integers(0, 99))
-def test_nothing_impossible_happens_in_many_fleets(fleet: Fleet, seed: int) -> None:
+def test_nothing_impossible_happens_in_many_fleets(fleet, seed):
     require_possible_fleet(fleet, seed)
 
 
@@ -190,7 +187,7 @@ def require_possible_fleet(fleet: Fleet, seed: int) -> None:
 # -- pieces -----------------------------------------------------------------------------------------------------
 
 
-def test_a_run_compared_with_itself_shows_no_error() -> None:
+def test_a_run_compared_with_itself_shows_no_error():
     result = simulate(kitchen(), TRACES, SHORT)
     figures = compare(result, result)
     assert {"throughput", "pace", "tokens_per_round", "positions_per_token"} <= figures.keys()
@@ -199,7 +196,7 @@ def test_a_run_compared_with_itself_shows_no_error() -> None:
     assert compare(result, slower)["throughput"]["error"] < -0.1
 
 
-def test_what_cannot_be_simulated_is_refused_by_name() -> None:
+def test_what_cannot_be_simulated_is_refused_by_name():
     with pytest.raises(UsageError, match="accelerator"):
         simulate(Fleet(), TRACES, SHORT)
     with pytest.raises(UsageError, match="does not fit on agx-orin"):
@@ -233,7 +230,7 @@ def steps_by_hand(item: ItemTrace, sizes: list[int]) -> list[float]:
     return seconds
 
 
-def test_the_pace_of_a_perfect_drafter_beside_the_target_is_that_of_the_law() -> None:
+def test_the_pace_of_a_perfect_drafter_beside_the_target_is_that_of_the_law():
     traces = one_item(acceptance=1.0, tokens=26)
     first = finished(simulate(Fleet(HUB, (BESIDE,)), traces, SHORT))[0]
     seconds = steps_by_hand(traces.items[0], [5, 5, 5, 5, 5, 1])
@@ -242,7 +239,7 @@ def test_the_pace_of_a_perfect_drafter_beside_the_target_is_that_of_the_law() ->
     assert first.arrivals[-1].time - first.arrivals[0].time == pytest.approx(sum(seconds[1:]))
 
 
-def test_centralized_decoding_takes_one_step_for_each_token() -> None:
+def test_centralized_decoding_takes_one_step_for_each_token():
     traces = one_item(tokens=26)
     first = finished(simulate(Fleet(HUB, (replace(BESIDE, drafter="none"),)), traces, SHORT))[0]
     seconds = steps_by_hand(traces.items[0], [1] * 26)
@@ -251,7 +248,7 @@ def test_centralized_decoding_takes_one_step_for_each_token() -> None:
     assert not first.rounds and not first.wasted
 
 
-def test_a_device_takes_its_own_time_for_a_block() -> None:
+def test_a_device_takes_its_own_time_for_a_block():
     """For its first one the reading of the prompt, too; the server has written more by then, so that it ends there."""
     traces = one_item(tokens=60)
     patient = replace(HUB, draft_wait=100.0)
@@ -266,7 +263,7 @@ def test_a_device_takes_its_own_time_for_a_block() -> None:
     )
 
 
-def test_the_server_decodes_for_a_device_that_is_silent_for_longer_than_it_waits() -> None:
+def test_the_server_decodes_for_a_device_that_is_silent_for_longer_than_it_waits():
     """After the first draft a patient server only ends its step, and adds the very last token, which needs no draft."""
     traces, load = one_item(tokens=60), replace(SHORT, duration=60)
     group = replace(BESIDE, device="pi-5")
@@ -281,7 +278,7 @@ def later_chunks(record: RequestRecord) -> int:
     return sum(arrival.time > record.rounds[0].answered for arrival in record.arrivals)
 
 
-def test_rounds_are_those_that_the_traces_imply() -> None:
+def test_rounds_are_those_that_the_traces_imply():
     result = simulate(Fleet(HUB, (replace(BESIDE, confidence=0.5),)), TRACES, replace(SHORT, duration=20))
     items = {item.item: item for item in TRACES.items}
     records = finished(result)

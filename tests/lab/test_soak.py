@@ -1,7 +1,5 @@
 """The soak: its checker notices every kind of damage, its faults bite, its schedule holds; and a short run."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -41,7 +39,8 @@ from lab.testbed.soak.targets import target_of
 from lab.testbed.soak.victims import paused, without_disk, without_memory
 from opensled.core.errors import OpenSledError, Overloaded
 from opensled.core.messages import Limits, ModelInfo
-from tests.lab.test_process_guard import left_of
+from tests.emulated import Clock
+from tests.ended import left_of
 
 TRUTH = (5, 6, 7, 8, 9, 10)
 
@@ -89,13 +88,6 @@ def test_a_reply_over_the_api_is_held_against_its_text():
     with pytest.raises(Overloaded):
         reply.absorb({"error": {"code": "overloaded", "message": "full"}})
     assert type(_error({"code": None, "message": "odd"})) is OpenSledError
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_errors_and_stalls_count_by_what_was_broken_then():
@@ -320,16 +312,13 @@ def test_minutes_of_it_on_both_engines_with_all_faults(tmp_path, cold_start):
 
 
 @pytest.mark.long
-def test_a_minute_of_it_behind_a_relay(tmp_path, cold_start):
-    faults = "kill,pause,flood of sure drafts"
-    found = soak(tmp_path, "--minutes", "1", "--targets", "relay", "--faults", faults, "--questions", "4")
-    assert found["right"] and found["tokens"] >= 200 and found["faults"]
-
-
-@pytest.mark.long
-def test_a_minute_of_it_with_pictures(tmp_path, cold_start):
-    faults = "kill,pause,reset"
-    found = soak(tmp_path, "--minutes", "1", "--targets", "pictures", "--faults", faults, "--questions", "6")
+@pytest.mark.parametrize(
+    ("target", "faults", "questions"),
+    [("relay", "kill,pause,flood of sure drafts", "4"), ("pictures", "kill,pause,reset", "6")],
+)
+def test_a_minute_of_it_elsewhere(target, faults, questions, tmp_path, cold_start):
+    words = ("--targets", target, "--faults", faults, "--questions", questions)
+    found = soak(tmp_path, "--minutes", "1", *words)
     assert found["right"] and found["tokens"] >= 200 and found["faults"]
 
 

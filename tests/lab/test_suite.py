@@ -41,10 +41,7 @@ def summary(**values):
         "pace_mean": 10.0,
         "acceptance_rate": 0.0,
         "tokens_per_round": 0.0,
-    } | {
-        "positions_per_token": 1.0,
-        **values,
-    }
+    } | {"positions_per_token": 1.0, **values}
 
 
 # -- turns ------------------------------------------------------------------------------------------------------
@@ -64,8 +61,7 @@ def test_baselines_take_turns_and_a_live_anchor_follows_its_replay():
 
 
 def test_a_cell_without_live_anchors_has_none():
-    quiet = next(cell for cell in CELLS if not cell.live)
-    assert not any(turn.live for turn in turns(quiet, NAMES, 3))
+    assert not any(turn.live for turn in turns(next(cell for cell in CELLS if not cell.live), NAMES, 3))
 
 
 def test_every_regime_has_a_dilation_and_only_live_turns_have_live_devices():

@@ -3,8 +3,6 @@
 Run: .venv/bin/python -m pytest tests/lab/test_tiers.py -q
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -42,7 +40,7 @@ TRACE = ItemTrace(
 ITEM = tiered(TRACE, [Aside(2, (90, 91, 92), (77, 92), (0.5, 0.4)), Aside(3, (80, 81), (81,), (0.3,))])
 
 
-def test_the_hub_writes_the_text_until_it_leaves_it() -> None:
+def test_the_hub_writes_the_text_until_it_leaves_it():
     assert ITEM.vetted_after(()) == (10, 11, 90, 91, 92)
     assert ITEM.vetted_after((10, 11)) == (90, 91, 92)
     assert ITEM.vetted_after((10, 11, 90)) == (91, 92)
@@ -59,14 +57,14 @@ def drafts_after(*text: int, most: int = 6) -> list[int]:
     return [each[0] for each in found if each is not None]
 
 
-def test_the_device_drafts_on_behind_what_the_hub_wrote() -> None:
+def test_the_device_drafts_on_behind_what_the_hub_wrote():
     assert drafts_after(10, 11, 90) == [77] * 6  # not the hub's next one: what follows never counts
     assert drafts_after(10, 11, 90, 91) == [92] * 6
     assert drafts_after(10, 11, 90, 91, 92) == []
     assert ITEM.following((1, 2, 10, 11, 90), 5, 0) == (77, 0.5)
 
 
-def test_the_device_drafts_as_recorded_on_the_text() -> None:
+def test_the_device_drafts_as_recorded_on_the_text():
     assert drafts_after(10, 11, 12, most=8) == [13] + [66] * 7
     assert drafts_after(10, most=3) == [11, 90, 77]
     # Beyond the eight tokens recorded at a place its way goes on with those of later places, here the hub's own way.
@@ -74,7 +72,7 @@ def test_the_device_drafts_as_recorded_on_the_text() -> None:
     assert drafts_after(*TEXT) == []
 
 
-def test_a_device_that_always_agrees_drafts_the_whole_way_of_the_hub() -> None:
+def test_a_device_that_always_agrees_drafts_the_whole_way_of_the_hub():
     for item in made_tiers(0.7, 1.0, items=6, tokens=30).items:
         for place in range(len(item.target_ids)):
             tokens = (*item.prompt_ids, *item.target_ids[:place])
@@ -93,21 +91,21 @@ TRACES = TraceSet("tiny", "llamacpp", ORIGIN, (TRACE,))
 HUB = HubTraces("tiny", "tiny-hub", "llamacpp", ORIGIN, (HubTrace("item", TEXT, ITEM.asides),))
 
 
-def test_a_file_gives_back_what_was_written(tmp_path) -> None:
+def test_a_file_gives_back_what_was_written(tmp_path):
     path = tmp_path / "hub.jsonl.gz"
     write_hub(path, HUB)
     assert read_hub(path) == HUB
     assert joined(TRACES, read_hub(path)).items == (ITEM,)
 
 
-def test_a_file_of_something_else_is_refused(tmp_path) -> None:
+def test_a_file_of_something_else_is_refused(tmp_path):
     path = tmp_path / "hub.jsonl.gz"
     path.write_bytes(b"no gzip")
     with pytest.raises(UsageError, match="nothing that a hub wrote"):
         read_hub(path)
 
 
-def test_recordings_of_other_texts_do_not_join() -> None:
+def test_recordings_of_other_texts_do_not_join():
     with pytest.raises(UsageError, match="another text"):
         joined(replace(TRACES, items=(replace(TRACE, target_ids=(9, 9)),)), HUB)
 
@@ -116,7 +114,7 @@ def test_recordings_of_other_texts_do_not_join() -> None:
 
 
 @pytest.mark.parametrize(("file", "hub"), [(TIERS, "tiny-hub"), (SMALL, "tiny-draft")])
-def test_packaged_hubs_belong_to_the_packaged_texts(file, hub: str) -> None:
+def test_packaged_hubs_belong_to_the_packaged_texts(file, hub):
     traces = joined(read_traces(BUNDLED), read_hub(file))
     assert traces.origin["hub"] == hub and file.stat().st_size < 400_000
     for item in traces.items:
@@ -127,7 +125,7 @@ def test_packaged_hubs_belong_to_the_packaged_texts(file, hub: str) -> None:
             assert aside.place + len(aside.ids) <= longest
 
 
-def test_the_hub_is_right_more_often_than_the_device_and_most_where_both_agree() -> None:
+def test_the_hub_is_right_more_often_than_the_device_and_most_where_both_agree():
     lines = agreement(joined(read_traces(BUNDLED), read_hub(TIERS)).items)
     shares = [float(line.split(": ")[1].split()[0]) for line in lines]
     hub, device, _, both, other = shares
@@ -135,7 +133,7 @@ def test_the_hub_is_right_more_often_than_the_device_and_most_where_both_agree()
 
 
 @pytest.mark.long
-def test_recording_a_hub_again_gives_the_same() -> None:
+def test_recording_a_hub_again_gives_the_same():
     traces = read_traces(BUNDLED)
     few = replace(traces, items=traces.items[9:11])
     again = record_hub("tiny-hub", few, recorded_items())

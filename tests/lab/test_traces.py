@@ -1,7 +1,5 @@
 """Recorded drafts: the file, what it says of rounds, and that the packaged ones are the real models' own."""
 
-from __future__ import annotations
-
 import gzip
 from copy import copy
 from dataclasses import replace
@@ -14,15 +12,7 @@ from lab.testbed.emulation.recorder import LONGEST, Recorder, main, record, tabl
 from lab.testbed.emulation.target_texts import load_target
 from lab.testbed.emulation.trace_parts import add_to_part, read_part
 from lab.testbed.reference import Reference
-from lab.testbed.traces import (
-    PACKAGED,
-    ItemTrace,
-    Proposal,
-    TraceSet,
-    read_traces,
-    rounds,
-    write_traces,
-)
+from lab.testbed.traces import PACKAGED, ItemTrace, Proposal, TraceSet, read_traces, rounds, write_traces
 from opensled.core.errors import UsageError, VocabularyMismatch
 from opensled.core.messages import is_chat
 from opensled.models.store import model_path

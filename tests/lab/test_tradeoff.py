@@ -1,11 +1,8 @@
 """`opensled plan --curve`: the operating points of the law, what is taken of them, and the simulated server."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from math import sqrt
-from pathlib import Path
 
 import pytest
 
@@ -23,7 +20,7 @@ from lab.testbed.planner.tradeoff_simulated import simulated_point
 from opensled.cli import config_layers
 from opensled.cli.main import main
 from opensled.core.errors import UsageError
-from tests.lab.test_plan import perfect_traces
+from tests.lab.made_traces import perfect_traces
 
 HUB = Fleet(
     Server(accelerator="agx-orin", weight_bits=8, context=8192), (Group(1, "orin-nano-super", "wifi-good"),)
@@ -45,7 +42,7 @@ def point(pace: float, usd: float, wh: float) -> OperatingPoint:
 # -- what is taken ------------------------------------------------------------------------------------------
 
 
-def test_each_objective_takes_its_own_point() -> None:
+def test_each_objective_takes_its_own_point():
     """Tokens/s; USD per million; joules; and tokens/s by USD: 20/4, 12/2, 10/1.9."""
     quick, middle, cheap, cool = point(20, 4, 9), point(12, 2, 8), point(10, 1.9, 7), point(10, 3, 5)
     found = (cool, cheap, middle, quick)
@@ -56,14 +53,14 @@ def test_each_objective_takes_its_own_point() -> None:
     assert best_point((), "speed") is None
 
 
-def test_values_by_hand() -> None:
+def test_values_by_hand():
     """40 tokens/s for four times what the thriftiest spends."""
     values = {name: value(name, 40, 8) / value(name, 1, 2) for name in POWERS}
     assert values == {"speed": 40, "balanced": pytest.approx(20), "cost": 10, "energy": 10}
     assert {value(name, 40, 0.0) for name in POWERS} == {40}, "what costs nothing divides nothing by zero"
 
 
-def test_balanced_orders_by_tokens_per_second_times_tokens_per_dollar() -> None:
+def test_balanced_orders_by_tokens_per_second_times_tokens_per_dollar():
     found = [(40.0, 8.0), (30.0, 5.0), (10.0, 0.9)]
     values = [value("balanced", rate, spent) for rate, spent in found]
     products = [rate * rate / spent for rate, spent in found]
@@ -72,11 +69,11 @@ def test_balanced_orders_by_tokens_per_second_times_tokens_per_dollar() -> None:
     )
 
 
-def test_of_two_offers_as_fast_the_cheaper_is_taken() -> None:
+def test_of_two_offers_as_fast_the_cheaper_is_taken():
     assert best_point([point(20, 4, 9), point(20, 3, 9)], "speed") == point(20, 3, 9)
 
 
-def test_a_token_costs_the_hour_the_drafting_and_the_traffic() -> None:
+def test_a_token_costs_the_hour_the_drafting_and_the_traffic():
     """4 users of 10 tokens/s; 3.05 tokens of each 4 drafted ones at 50 a second and 20 W."""
     found, device = Capacity("sled-continuous", 4, 3.05, 4, 4.0, 9), SETTING.acceptance
     cost = cost_of(found, SETTING, PRICES._replace(gb_usd=2.0), 10.0)
@@ -90,7 +87,7 @@ def test_a_token_costs_the_hour_the_drafting_and_the_traffic() -> None:
 # -- the curve ----------------------------------------------------------------------------------------------
 
 
-def test_every_pick_keeps_the_promised_pace_and_is_the_best_of_those(curve: TradeOff) -> None:
+def test_every_pick_keeps_the_promised_pace_and_is_the_best_of_those(curve):
     kept = [each for each in curve.points if each.pace >= 5.0 * (1 - 1e-9)]
     assert min(each.pace for each in kept) == pytest.approx(5.0)
     picks = curve.picks
@@ -101,7 +98,7 @@ def test_every_pick_keeps_the_promised_pace_and_is_the_best_of_those(curve: Trad
     assert picks["cost"].pace <= picks["balanced"].pace <= picks["speed"].pace
 
 
-def test_the_envelope_has_the_cheapest_draft_length_of_each_pace(curve: TradeOff) -> None:
+def test_the_envelope_has_the_cheapest_draft_length_of_each_pace(curve):
     line = curve.envelope("sled-continuous", lambda cost: cost.usd_per_million_tokens)
     assert [each.pace for each in line] == sorted({each.pace for each in line})
     assert line[1].pace == pytest.approx(FINE * line[0].pace)
@@ -113,7 +110,7 @@ def test_the_envelope_has_the_cheapest_draft_length_of_each_pace(curve: TradeOff
 
 @pytest.mark.parametrize("price", ["nan", "inf", "1e400", "-1", "dear"])
 @pytest.mark.parametrize("name", ["ACCELERATOR_USD_HOUR", "KWH_USD", "GB_USD"])
-def test_a_price_is_a_finite_number(name: str, price: str) -> None:
+def test_a_price_is_a_finite_number(name, price):
     """An infinite one would make all plans worth the same."""
     with pytest.raises(UsageError, match=f"OPENSLED_{name}: "):
         config_layers.resolve(PlanConfig, "plan", {}, {f"OPENSLED_{name}": price}, [])
@@ -122,9 +119,7 @@ def test_a_price_is_a_finite_number(name: str, price: str) -> None:
 # -- the command --------------------------------------------------------------------------------------------
 
 
-def test_the_curve_is_drawn_with_its_numbers_beside_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_curve_is_drawn_with_its_numbers_beside_it(tmp_path, capsys):
     path = tmp_path / "curve.png"
     asked = PlanConfig(accelerator="agx-orin", weight_bits=8, context=8192, acceptance="0.8", pace=5, users=2)
     draw_curve(replace(asked, curve=str(path)), "agx-orin", path)
@@ -145,14 +140,12 @@ def test_the_curve_is_drawn_with_its_numbers_beside_it(
         (("--kwh-usd", "0.3"), "--kwh-usd goes with --curve"),
     ],
 )
-def test_mistakes_are_named(flags: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_named(flags, words, capsys):
     assert main([*PLAN, *flags]) == 2
     assert words in capsys.readouterr().err
 
 
-def test_nothing_is_drawn_where_nobody_can_be_served(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_is_drawn_where_nobody_can_be_served(tmp_path, capsys):
     curve = str(tmp_path / "curve.svg")
     asked = ["plan", "--acceptance", "0.8", "--curve", curve]
     assert main([*asked, "--accelerator", "agx-orin", "--context", "100000000"]) == 2
@@ -165,7 +158,7 @@ def test_nothing_is_drawn_where_nobody_can_be_served(
 
 
 @pytest.mark.long
-def test_a_simulated_server_keeps_the_pace_and_saves_power_between_steps() -> None:
+def test_a_simulated_server_keeps_the_pace_and_saves_power_between_steps():
     """Ten users on a hub, whose devices draft 0.8 right."""
     point = simulated_point(HUB.of_users(10), adapted(perfect_traces(), 0.8), 5.0, PRICES)
     assert point.slowest_tokens_per_s >= 5.0 and point.drafted_per_token > 0

@@ -1,7 +1,5 @@
 """The training of a pivot classifier, its sigma, and `opensled train-pivots` on the tiny target."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Sequence
@@ -35,14 +33,14 @@ SIZE = 8
     ("hits", "of", "low", "high"),
     [(0, 10, 0, 0.2775), (10, 10, 0.7225, 1), (50, 100, 0.4038, 0.5962), (0, 0, 0, 1), (1, 1, 0.2065, 1)],
 )
-def test_wilson_by_the_book(hits: int, of: int, low: float, high: float) -> None:
+def test_wilson_by_the_book(hits, of, low, high):
     assert wilson(hits, of) == pytest.approx((low, high), abs=1e-4)
 
 
 @pytest.mark.parametrize(
     ("count", "by"), [(20, "point estimate"), (150, "point estimate"), (900, "lower end")]
 )
-def test_sigma_is_the_largest_that_finds_enough(count: int, by: str) -> None:
+def test_sigma_is_the_largest_that_finds_enough(count, by):
     chance = np.random.default_rng(count)
     pivots = np.arange(2 * count) < count
     chances = np.where(pivots, chance.beta(5, 2, 2 * count), chance.beta(2, 5, 2 * count))
@@ -57,13 +55,13 @@ def test_sigma_is_the_largest_that_finds_enough(count: int, by: str) -> None:
     assert not enough(float(larger)) and larger - chosen.sigma <= 2e-6
 
 
-def test_sigma_without_pivots_and_with_a_certain_one() -> None:
+def test_sigma_without_pivots_and_with_a_certain_one():
     none = np.zeros(4, bool)
     assert choose(np.array([0.1, 0.2, 0.3, 1.0]), none).sigma == pytest.approx(1, abs=2e-6)
     assert choose(np.array([0.0, 1.0]), np.array([True, True])).sigma == 0
 
 
-def test_a_sweep_counts() -> None:
+def test_a_sweep_counts():
     chances, pivots = np.array([0.05, 0.4, 0.6, 0.95]), np.array([False, True, False, True])
     points = {point["sigma"]: point for point in sweep(chances, pivots, 0.45)}
     assert sorted(points) == list(points) and points[1.0]["others_standing"]["share"] == 1
@@ -83,7 +81,7 @@ def made_labels(count: int = 400, clear: bool = True) -> Labels:
     return Labels(states, *facts, pivots, folds, tasks, count)
 
 
-def test_what_can_be_told_apart_is_learned(monkeypatch) -> None:
+def test_what_can_be_told_apart_is_learned(monkeypatch):
     monkeypatch.setattr(network, "MAX_STEPS", 120)
     trained = train(made_labels(), 3)
     held = trained.report["held_out"]
@@ -95,19 +93,18 @@ def test_what_can_be_told_apart_is_learned(monkeypatch) -> None:
 
 
 @pytest.mark.long
-def test_training_again_gives_the_same(monkeypatch) -> None:
+def test_training_again_gives_the_same(monkeypatch):
     monkeypatch.setattr(network, "MAX_STEPS", 120)
     trained, again = (train(made_labels(), 3) for _ in range(2))
     assert all(np.array_equal(again.weights[name], weight) for name, weight in trained.weights.items())
 
 
-def test_what_cannot_be_told_apart_is_not_said_to_be() -> None:
+def test_what_cannot_be_told_apart_is_not_said_to_be():
     """Chances come from classifiers that never saw the task: otherwise they would be learned by heart."""
-    held = train(made_labels(clear=False), 3).report["held_out"]
-    assert held["others_standing"]["share"] < 0.15
+    assert train(made_labels(clear=False), 3).report["held_out"]["others_standing"]["share"] < 0.15
 
 
-def test_pivots_and_others_weigh_alike() -> None:
+def test_pivots_and_others_weigh_alike():
     """With nothing to tell them apart, the chance of either is a half, however rare the others are."""
     mine = made_labels(clear=False)
     mine = replace(
@@ -117,7 +114,7 @@ def test_pivots_and_others_weigh_alike() -> None:
     assert fit(batch, batch, 1).chances(batch) == pytest.approx(0.5, abs=0.02)
 
 
-def test_torch_and_numpy_compute_the_same() -> None:
+def test_torch_and_numpy_compute_the_same():
     mine = made_labels()
     torch.manual_seed(5)
     trained = PivotNetwork(SIZE)
@@ -125,7 +122,7 @@ def test_torch_and_numpy_compute_the_same() -> None:
     assert np.abs(served - trained.chances(batch_of(mine, np.arange(len(mine))))).max() < 1e-5
 
 
-def test_too_few_labels_are_refused() -> None:
+def test_too_few_labels_are_refused():
     with pytest.raises(UsageError, match="too few"):
         train(made_labels(30), 1)
 
@@ -136,7 +133,7 @@ def walk_of(key: str, shares: Sequence[tuple[float, float]]) -> tuple[Question, 
     return Question("made up", key, (1, 2), any), Walked(0.9, mismatches)
 
 
-def test_shards_bring_back_the_labels(tmp_path: Path) -> None:
+def test_shards_bring_back_the_labels(tmp_path):
     save_shard([walk_of("a", [(0.1, 0.9), (0.9, 0.9)]), walk_of("b", [])], tmp_path / "0.npz")
     save_shard([walk_of("none", [])], tmp_path / "1.npz")
     save_shard([walk_of("a", [(0.8, 1.0)]), walk_of("c", [(0.95, 1.0)])], tmp_path / "2.npz")
@@ -148,7 +145,7 @@ def test_shards_bring_back_the_labels(tmp_path: Path) -> None:
     assert found.folds[0] == found.folds[1] == found.folds[2] and set(found.tasks) == {"made up"}
 
 
-def test_a_folder_without_a_mismatch_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_a_mismatch_is_refused(tmp_path):
     save_shard([walk_of("none", [])], tmp_path / "0.npz")
     with pytest.raises(NotFound, match="no mismatch"):
         read_labels(tmp_path)
@@ -173,13 +170,13 @@ def require_classifier_of_six(folder: Path, said: str) -> None:
     assert "6 tasks of 6 asked" in said
 
 
-def test_tiny_is_labelled(tmp_path, small, capsys) -> None:
+def test_tiny_is_labelled(tmp_path, small, capsys):
     assert command.train_pivots(config(tmp_path / "work", out=str(tmp_path / "out"))) == 0
     require_classifier_of_six(tmp_path, capsys.readouterr().out)
 
 
 @pytest.mark.long
-def test_tiny_is_labelled_and_a_stopped_run_goes_on(tmp_path, small, monkeypatch, capsys) -> None:
+def test_tiny_is_labelled_and_a_stopped_run_goes_on(tmp_path, small, monkeypatch, capsys):
     """A run that was stopped labels what an unbroken one does."""
     walk, walks = Labeller.walk, []
 
@@ -201,7 +198,7 @@ def test_tiny_is_labelled_and_a_stopped_run_goes_on(tmp_path, small, monkeypatch
     require_classifier_of_six(tmp_path, capsys.readouterr().out)
 
 
-def test_labels_of_other_options_are_not_added_to(tmp_path, monkeypatch) -> None:
+def test_labels_of_other_options_are_not_added_to(tmp_path, monkeypatch):
     labels.claim(tmp_path / "tiny", {**config(tmp_path).labelling, "layer": 3})
     labels.claim(tmp_path / "tiny", {**config(tmp_path, items=9).labelling, "layer": 3})
     with pytest.raises(UsageError, match="another rollouts; remove it"):
@@ -288,7 +285,7 @@ class Draft:
         self.text.append(token)
 
 
-def test_labels_are_the_truth_where_it_is_known() -> None:
+def test_labels_are_the_truth_where_it_is_known():
     """A digit that is not the target's is a pivot, another word is none."""
     found, truth = [], []
     for seed in range(40):
@@ -301,7 +298,7 @@ def test_labels_are_the_truth_where_it_is_known() -> None:
     assert hits >= 0.98 * sum(truth) > 30 and hits >= 0.9 * sum(found)
 
 
-def test_a_walk_takes_words_of_the_draft_and_no_digits() -> None:
+def test_a_walk_takes_words_of_the_draft_and_no_digits():
     draft, target = Draft([0, 1, 3]), Target(slips=0)
     walked = Labeller(target, draft, 20).walk(QUESTION, 1)
     assert [each.pivot for each in walked.mismatches] == [False, True, False]
@@ -312,14 +309,14 @@ def test_a_walk_takes_words_of_the_draft_and_no_digits() -> None:
     assert target.asked == [(1,), *[(*PROMPT, *expected[:place]) for place in (0, 1, 3)]]
 
 
-def test_a_walk_may_follow_the_target_alone() -> None:
+def test_a_walk_may_follow_the_target_alone():
     draft = Draft([0, 1, 3])
     walked = Labeller(Target(slips=0), draft, 20, loose=False).walk(QUESTION, 1)
     assert [each.pivot for each in walked.mismatches] == [False, True, False]
     assert draft.text == [*map(right, range(LENGTH)), END]
 
 
-def test_a_share_of_the_mismatches_is_labelled() -> None:
+def test_a_share_of_the_mismatches_is_labelled():
     counts = []
     for seed in range(60):
         draft = Draft([0, 2, 3, 5])
@@ -330,13 +327,13 @@ def test_a_share_of_the_mismatches_is_labelled() -> None:
     assert 40 <= sum(counts) <= 80 and len(set(counts)) > 2
 
 
-def test_a_task_that_the_target_does_not_solve_is_left_out() -> None:
+def test_a_task_that_the_target_does_not_solve_is_left_out():
     walked = Labeller(Target(slips=0.6), Draft([0, 1]), 20).walk(QUESTION, 1)
     assert walked.solved <= 0.3 and not walked.mismatches
     assert Labeller(Target(slips=0.1), Draft([0]), 20).walk(QUESTION, 1).mismatches
 
 
-def test_what_the_rule_never_asks_about_is_not_labelled() -> None:
+def test_what_the_rule_never_asks_about_is_not_labelled():
     """Ends on either side, and tokens below the floor; the target's token is taken."""
     for draft in (Draft([2], instead=END), Draft([LENGTH])):
         assert not Labeller(Target(), draft, 20).walk(QUESTION, 1).mismatches
@@ -345,7 +342,7 @@ def test_what_the_rule_never_asks_about_is_not_labelled() -> None:
     assert improbable.text == [*map(right, range(LENGTH)), END]
 
 
-def test_a_lost_answer_and_a_draft_at_its_end_stop_a_walk() -> None:
+def test_a_lost_answer_and_a_draft_at_its_end_stop_a_walk():
     class Forgetful(Target):
         def _behind(self, answer, most, seed):
             found = super()._behind(answer, most, seed)
@@ -371,7 +368,7 @@ def prompt(source) -> tuple[int, ...]:
     return Questioner(tasks_of("tiny", "arithmetic"), source.text, 1).question(0).prompt
 
 
-def test_facts_are_those_of_a_plain_pass(source, prompt) -> None:
+def test_facts_are_those_of_a_plain_pass(source, prompt):
     """Also behind other texts that were read in between."""
     writer = TargetWriter(source.network, 2, 3)
     for text in (prompt, (*prompt, 40, 41), (*prompt, 40), prompt):
@@ -383,7 +380,7 @@ def test_facts_are_those_of_a_plain_pass(source, prompt) -> None:
         assert prob == pytest.approx(float(probs[50]), rel=1e-3)
 
 
-def test_greedy_answers_are_those_of_plain_decoding(source, prompt) -> None:
+def test_greedy_answers_are_those_of_plain_decoding(source, prompt):
     writer = TargetWriter(source.network, 2, 4)
     starts = (prompt[-1], 40, 41)
     found = writer.continuations(prompt[:-1], starts, 30, 1)
@@ -391,7 +388,7 @@ def test_greedy_answers_are_those_of_plain_decoding(source, prompt) -> None:
     assert [each.greedy for each in found] == generate(source.network, prompts, 30, greedy)
 
 
-def test_rollouts_of_two_starts_share_their_noise(source, prompt) -> None:
+def test_rollouts_of_two_starts_share_their_noise(source, prompt):
     writer = TargetWriter(source.network, 2, 6)
     before, last = prompt[:-1], prompt[-1]
     one, same = writer.continuations(before, (last, last), 12, 7)
@@ -401,7 +398,7 @@ def test_rollouts_of_two_starts_share_their_noise(source, prompt) -> None:
     assert len({tuple(each) for each in one.sampled}) > 1
 
 
-def test_rollouts_are_drawn_at_their_temperature(source, prompt) -> None:
+def test_rollouts_are_drawn_at_their_temperature(source, prompt):
     writer = TargetWriter(source.network, 2, 4000)
     [found] = writer.continuations(prompt[:-1], (prompt[-1],), 1, 3)
     logits = source.network(torch.tensor([list(prompt)])).logits[0, -1]
@@ -410,12 +407,11 @@ def test_rollouts_are_drawn_at_their_temperature(source, prompt) -> None:
     assert np.abs(counted - wanted).sum() / 2 < 0.03
 
 
-def test_a_draft_goes_on_greedily(source, prompt) -> None:
+def test_a_draft_goes_on_greedily(source, prompt):
     draft = GgufDrafts("tiny-draft", "tiny", source.text, 1)
     for text in (prompt, prompt[:5]):
         draft.begin(text)
-        first = draft.next()
-        assert first == draft.next()
+        assert draft.next() == draft.next()
         draft.take(40)
         second = draft.next()
         again = GgufDrafts("tiny-draft", "tiny", source.text, 1)
@@ -423,12 +419,12 @@ def test_a_draft_goes_on_greedily(source, prompt) -> None:
         assert again.next() == second
 
 
-def test_a_draft_of_another_vocabulary_is_refused() -> None:
+def test_a_draft_of_another_vocabulary_is_refused():
     with pytest.raises(VocabularyMismatch, match="tiny-draft"):
         GgufDrafts("tiny-draft", "other", SimpleNamespace(vocab_size=2048, fingerprint="other"), 1)
 
 
-def test_questions_are_of_the_training_split_and_repeat(source) -> None:
+def test_questions_are_of_the_training_split_and_repeat(source):
     tasks = tasks_of("tiny", "")
     assert {task.name for task in tasks} == {"smart_home", "arithmetic", "units"}
     one, two = (Questioner(tasks, source.text, 4) for _ in range(2))

@@ -65,8 +65,7 @@ def draft_logits(draft, prompt_ids):
 def test_one_seed_gives_one_text(task):
     one, other = random.Random(7), random.Random(7)
     first = [task.draw(one) for _ in range(50)]
-    second = [task.draw(other) for _ in range(50)]
-    assert first == second
+    assert first == [task.draw(other) for _ in range(50)]
     assert len({item.reply for item in first}) > 10, "the text must have choices"
 
 
@@ -74,8 +73,7 @@ def test_one_seed_gives_one_text(task):
 def test_no_heldout_prompt_is_trained_on(task):
     rng = random.Random(8)
     trained = {json.dumps(task.draw_from(rng, "train").messages) for _ in range(3000)}
-    held_out = {json.dumps(task.draw_from(rng, "heldout").messages) for _ in range(200)}
-    assert not trained & held_out
+    assert not trained & {json.dumps(task.draw_from(rng, "heldout").messages) for _ in range(200)}
 
 
 def test_committed_items_are_held_out():
@@ -242,8 +240,7 @@ def assert_close(quantized, exact):
 
 
 def test_a_member_that_joins_takes_the_tokenizer_of_the_others(tmp_path, tokenizer):
-    joined = Workshop(tmp_path, join=True).tokenizer()
-    assert joined.get_vocab() == tokenizer.get_vocab()
+    assert Workshop(tmp_path, join=True).tokenizer().get_vocab() == tokenizer.get_vocab()
     made, shipped = (
         folder / "tokenizer.json" for folder in (tmp_path / "tokenizer", model_path(TARGET.name))
     )

@@ -71,8 +71,7 @@ def test_the_draft_is_an_ordinary_llama_of_the_targets_first_layers(made):
 def test_llama_cpp_reads_the_draft_and_its_placeholder(made):
     *_, folder = made
     [path] = folder.glob("*.gguf")
-    model = LlamaModel(path)
-    assert model.pieces()[IMAGE_ID] == IMAGE
+    assert LlamaModel(path).pieces()[IMAGE_ID] == IMAGE
 
 
 def test_guesses_are_those_of_the_model_that_is_written(made, maker):

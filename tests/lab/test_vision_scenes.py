@@ -69,8 +69,7 @@ def test_held_out_scenes_are_not_those_of_training(scenes):
 
 
 def test_all_kinds_of_questions_are_asked(scenes):
-    found = {question.kind for scene in scenes for question in scene.questions}
-    assert found == set(KINDS)
+    assert {question.kind for scene in scenes for question in scene.questions} == set(KINDS)
 
 
 def test_the_reply_to_a_question_is_right_and_another_is_not(scenes):
@@ -79,8 +78,7 @@ def test_the_reply_to_a_question_is_right_and_another_is_not(scenes):
     by_kind = sorted(questions, key=lambda question: question.kind)
     for _, group in itertools.groupby(by_kind, key=lambda question: question.kind):
         one, *others = group
-        wrong = next(q for q in others if sorted(q.facts) != sorted(one.facts))
-        assert not is_right(one, wrong.reply)
+        assert not is_right(one, next(q for q in others if sorted(q.facts) != sorted(one.facts)).reply)
 
 
 def test_a_description_must_name_each_thing_once():

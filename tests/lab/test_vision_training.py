@@ -134,8 +134,7 @@ def test_what_finds_no_room_is_left_out():
 def test_turns_of_a_dialogue_see_what_was_said():
     row = picture_row([[30, 0], [31, 0]], [[40, 0], [41, 0]], 90, dialogue=True)
     used = len(OPENING) + 5 + 6
-    seen = visible(torch.from_numpy(row.parts)[None])[0, 0]
-    assert seen[used - 1, :used].all()
+    assert visible(torch.from_numpy(row.parts)[None])[0, 0][used - 1, :used].all()
     assert row.positions[:used].tolist() == list(range(used))
 
 

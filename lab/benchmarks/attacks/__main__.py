@@ -6,8 +6,6 @@ Server and victim have core 0, the attackers core 1. Every attack meets a new se
 after it. With --front, server and victim are behind the HAProxy of deploy/front, on the attackers' core.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys

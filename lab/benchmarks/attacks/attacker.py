@@ -1,7 +1,5 @@
 """The attacker's process: it attacks from one core between two signals, and says what it did."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

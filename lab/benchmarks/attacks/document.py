@@ -1,7 +1,5 @@
 """Outcomes of attacks as a table, and as a figure of docs/benchmarks."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path

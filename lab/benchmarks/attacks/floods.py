@@ -1,7 +1,5 @@
 """Attacks that send without an end: messages that are refused, streams that are refused, drafts that are late."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """HTTP/2 frames and gRPC messages as bytes, for peers that do what no client library does."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """The front that is shipped in deploy/front, before a server on this machine."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

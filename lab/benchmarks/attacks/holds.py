@@ -1,7 +1,5 @@
 """Attacks that take places, memory and threads, and keep them."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 

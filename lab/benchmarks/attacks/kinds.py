@@ -1,7 +1,5 @@
 """The attacks by name: what each does, with how many connections, and what its tenant is allowed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial

@@ -1,7 +1,5 @@
 """One attack on a fresh server: before, during and after it, as its victim and the kernel saw it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack

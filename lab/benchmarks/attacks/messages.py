@@ -1,7 +1,5 @@
 """What attackers say: messages that cost the server more than their sender, ready to be sent again and again."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from typing import Any

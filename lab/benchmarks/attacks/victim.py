@@ -1,8 +1,6 @@
 """An honest tenant's process: its readers read one answer after another, and note when tokens came and whether they are
 right."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import statistics

@@ -1,7 +1,5 @@
 """`python -m lab.benchmarks.gpu OUT_FOLDER [SECONDS]`: the stages, one after another, each in a process of its own."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """Answers judged by the same weights on the processor, in float64, with transformers' own attention."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Answers written by an engine with drafts of many kinds, in ragged steps: rule match by hand."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field

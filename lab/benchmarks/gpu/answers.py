@@ -1,7 +1,5 @@
 """Stage 3: answers of the bundled model on the card, with drafts of all kinds, judged by the processor."""
 
-from __future__ import annotations
-
 import gc
 import random
 import time

@@ -1,8 +1,6 @@
 """Random steps of paged attention, and what a dense formula in float64 says of each row; shares no product code with
 the backends but the packed batch that they are given. For a GPU and for the tests."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Where the time of a step goes: the kernels that ran on the card, by kind."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Checks of a stage: each is a result, also where it fails or breaks off, and none hides those behind it."""
 
-from __future__ import annotations
-
 import time
 import traceback
 from collections.abc import Callable, Sequence

@@ -3,8 +3,6 @@
 The rows are drawn by groups, as on a GPU, also in the miniature on the processor.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any

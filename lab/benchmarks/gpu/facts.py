@@ -1,7 +1,5 @@
 """Stage 1: the card, its driver, the versions, what a copy moves in a second, and what a matrix product computes."""
 
-from __future__ import annotations
-
 import platform
 import subprocess
 from importlib.metadata import PackageNotFoundError, version

@@ -1,7 +1,5 @@
 """What the users of a cell got, from what each of them read."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from statistics import median

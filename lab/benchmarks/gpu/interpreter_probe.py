@@ -1,7 +1,5 @@
 """The smallest kernel with a loop whose end is read from memory: whether Triton's interpreter runs kernels at all."""
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

@@ -3,8 +3,6 @@
 It is imported only where Triton is installed. For a GPU and for the tests.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 

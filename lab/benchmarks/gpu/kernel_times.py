@@ -1,7 +1,5 @@
 """How long the Triton kernels take on a GPU, beside the KV that they read. Imported only where Triton is installed."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from functools import partial

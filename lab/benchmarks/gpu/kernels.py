@@ -1,8 +1,6 @@
 """Stage 2: the Triton kernels on the card against a dense formula in float64, bit for bit where they must be, and how
 long they take; and the ids that are drawn from logits."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial

@@ -6,8 +6,6 @@ The law is that of `TargetCost`: the weights are read once, or the rows computed
 text's KV; and an overhead. Bandwidth and overhead are fitted to the steps that read more than they compute.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Mapping, Sequence

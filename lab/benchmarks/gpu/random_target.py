@@ -8,8 +8,6 @@ weights near ties are everywhere, a batch of another shape would flip tokens, an
 then on.
 """
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

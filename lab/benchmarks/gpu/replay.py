@@ -5,8 +5,6 @@ drafts do. A text that has departed from its recording (a flip) drafts on from t
 nearly every token by its position, so later ones are those of the recording again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """The shapes of targets of random weights, and model folders for a server that makes its weights itself."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

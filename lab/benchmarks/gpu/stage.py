@@ -5,8 +5,6 @@ it had. Without a GPU it measures the same in miniature on the processor; the Tr
 interpreter.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Stage 4: the time of a step of a large target, beside what reading its weights and KV must take."""
 
-from __future__ import annotations
-
 import gc
 import time
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """The devices of one cell: real gRPC streams of the product's own edge loop, in one process of several."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Sequence

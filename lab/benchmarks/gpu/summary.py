@@ -1,7 +1,5 @@
 """The documents of all stages as one page of Markdown: what somebody reads first, and pastes into an issue."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ and links' seconds come from profiles, and the drafts are replayed: the target's
 each token right with a given probability.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import tempfile

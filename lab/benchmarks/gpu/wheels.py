@@ -6,8 +6,6 @@ The generated code of opensled/v1 refuses a grpcio or protobuf older than those 
 file, so this needs neither pip nor a package index.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 import zipfile

@@ -8,8 +8,6 @@ text's, it writes on to its own end, and at each place of that the drafter is as
 hub-TARGET-HUB.jsonl.gz; see lab/testbed/tiers.py. At the end a table shows how often each two agree.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Iterator, Sequence

@@ -4,8 +4,6 @@ What it needs to know of a text the target's own steps have written: it reads no
 Recordings are of draft models; a head is as often right here as the one that was recorded.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar
 

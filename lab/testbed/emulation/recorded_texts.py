@@ -1,7 +1,5 @@
 """Which recorded item a text of a session belongs to, for the drafters that replay recordings beside a target."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from lab.testbed.traces import ItemTrace

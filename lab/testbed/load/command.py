@@ -1,7 +1,5 @@
 """`opensled bench serve`: load on a fleet that it starts, or on APIs that run already."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The hubs of a fleet: real relays, slowed down to their accelerators, each behind a link of its own to the server."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager

@@ -1,7 +1,5 @@
 """Load on a fleet: users ask, devices answer, everything is noted. One process plays all devices, one is the server."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack

@@ -1,7 +1,5 @@
 """The runs of one measurement: each contender once, then all again, so that a drift of the machine hits all of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The verification server of a fleet: a real process, slowed down to its accelerator, and its counters."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """A fleet set up: its devices with their links and drafters, before the server it asks."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager

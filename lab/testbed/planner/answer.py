@@ -1,7 +1,5 @@
 """The answer for one accelerator: what each user gets, who should draft, and how many users are held at a pace."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
 from math import ceil

@@ -1,7 +1,5 @@
 """The answer in words, as two tables for a terminal, and as JSON."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What drafts bring a lone user by the law, who drafts them, and what devices can add to a draft beside the target."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

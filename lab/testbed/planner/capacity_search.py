@@ -1,7 +1,5 @@
 """Capacity by bisection in the simulator: the largest number of users of whom nearly all get their pace."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Where no accelerator is named: what each of them holds at one pace, by the law, the cheapest first."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import ceil

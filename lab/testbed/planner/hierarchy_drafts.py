@@ -1,7 +1,5 @@
 """How often device, hub and target agree: from given rates, or as three recorded tiers show it."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The map of chains: which path is fastest over hubs, their distance from the server, and the load of the server."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 

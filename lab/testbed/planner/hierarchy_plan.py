@@ -1,7 +1,5 @@
 """The best chain of models over device, hub and cloud, beside every other path, for one site."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property

@@ -23,8 +23,6 @@ This is the overshoot that rounds do not end where blocks do, counted exactly; n
 be too little (methods of HSD, arXiv 2510.19705, whose law has no network). Means only: no jitter and no queues.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property

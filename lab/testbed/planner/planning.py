@@ -1,7 +1,5 @@
 """What a plan is asked about: its accelerators, their number and precision, and the law's setting of each."""
 
-from __future__ import annotations
-
 import re
 from contextlib import suppress
 from dataclasses import replace

@@ -4,8 +4,6 @@ In all ways policy `goodput` decides, for each user and step, whether a draft is
 by much than the server alone; where it is, its drafts cost time to try, or memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 

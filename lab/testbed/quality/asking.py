@@ -1,7 +1,5 @@
 """Asks every item under all rules, one rule after another, `users` items at a time."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Paired bootstrap intervals: items are drawn again with replacement, with all that was measured of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

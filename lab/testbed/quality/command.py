@@ -1,7 +1,5 @@
 """`opensled quality`: what a loose rule costs and what it brings."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Options of `opensled quality`, and their defaults."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from opensled.cli.config import option

@@ -1,7 +1,5 @@
 """What the answers under a rule are worth: of each task and over all, beside the same items under the baseline."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean

@@ -1,7 +1,5 @@
 """The questions: items of tasks whose answers can be checked, none of which any training has seen."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import replace

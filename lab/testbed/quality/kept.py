@@ -1,7 +1,5 @@
 """The answers of a run in its folder, written as they come: a run that is stopped goes on where it was."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict

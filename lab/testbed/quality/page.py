@@ -1,7 +1,5 @@
 """One page that needs nothing beside it: verdicts, figures, and changed texts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Texts that a rule changed, side by side with those of the baseline, as HTML."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from html import escape
 

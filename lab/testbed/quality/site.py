@@ -5,8 +5,6 @@ differ in nothing but what they accept, and a second run gives almost the same t
 before the first draft, and where blocks begin matters to a rule that looks ahead.)
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 

@@ -1,7 +1,5 @@
 """The figures as lines for a terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 from lab.testbed.load.interval import Interval

@@ -1,7 +1,5 @@
 """One sequence as the side that asks for it has it: the product's edge loop, over a simulated link."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Protocol

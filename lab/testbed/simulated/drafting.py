@@ -1,7 +1,5 @@
 """The simulated drafter: recorded drafts of one device, replayed on the clock of the events."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any, cast

@@ -8,8 +8,6 @@ streams until its first draft comes, as the product's does, so a chain whose hub
 is never asked for anything, and the user reads that stream.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path as File

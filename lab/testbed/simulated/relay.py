@@ -5,8 +5,6 @@ are what it vetted. What its model says is recorded (lab/testbed/tiers.py), and 
 profile of the hub says.
 """
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 from edge_client.round.commits import Commit

@@ -1,7 +1,5 @@
 """The simulated target: recorded texts, by which the product's acceptance rule decides as by a target's own samples."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from typing import Any, cast
 

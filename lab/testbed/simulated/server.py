@@ -3,8 +3,6 @@
 What the target says is recorded (sequences.py). There is no KV memory and no thread.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol

@@ -1,7 +1,5 @@
 """The simulated drafter beside the target: the product's stage over recorded drafts, in the time its passes take."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from lab.testbed.emulation.recorded_drafter import drafter_of

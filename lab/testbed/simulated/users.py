@@ -1,7 +1,5 @@
 """The simulated users: the same arrivals, thinking times and items as in an emulated run (load/load.py)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 

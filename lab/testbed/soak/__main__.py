@@ -5,8 +5,6 @@
 Linux. Exit code 1 if anything is wrong.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib

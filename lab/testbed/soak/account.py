@@ -1,7 +1,5 @@
 """What happened at one target of a soak: answers, errors, faults, and how long answers stood still."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections import Counter

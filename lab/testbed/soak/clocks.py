@@ -5,8 +5,6 @@ for libraries as well, but disturbs more than a step of the clock does: `time.sl
 137 tokens/s wrote 3. A real step leaves waits that begin after it alone.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

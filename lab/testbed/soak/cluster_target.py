@@ -1,7 +1,5 @@
 """A target of a soak that is a cluster of replicas behind a gateway."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import time

@@ -1,7 +1,5 @@
 """A fault of the operator and of devices: drafts are published and taken back while a tenant fetches them greedily."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import time

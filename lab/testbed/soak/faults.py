@@ -1,7 +1,5 @@
 """The kinds of faults. A fault lasts some seconds and is healed; the nemesis chooses its time and its victim."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

@@ -1,7 +1,5 @@
 """The fleet of one target: devices of different kinds behind different links, from addresses of their own."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack

@@ -4,8 +4,6 @@ Reads the bearer token of its tenant from standard input. Prints how many messag
 them by code, as one JSON object.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

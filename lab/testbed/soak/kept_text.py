@@ -1,7 +1,5 @@
 """Text that a target of a soak keeps of its fleet: it is the truth's, within its quota, and gone once it is deleted."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import time

@@ -1,8 +1,6 @@
 """The kinds of target that a soak breaks: one server of each engine and policy, one behind a relay, and clusters with
 their gateways."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -1,7 +1,5 @@
 """A drafter that lies about its drafts: the tokens are another drafter's, the confidences mostly are not."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """The nemesis of one target: strikes by a seeded schedule in which every kind of fault comes once in each round."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import random

@@ -1,7 +1,5 @@
 """An operator at the page: watches a server or gateway, and takes a device's drafts away while its answers are read."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable

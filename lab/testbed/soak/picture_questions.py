@@ -1,7 +1,5 @@
 """What a target that sees is asked: drawn scenes with their questions, every other one greedy."""
 
-from __future__ import annotations
-
 import base64
 import random
 from io import BytesIO

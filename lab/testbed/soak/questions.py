@@ -1,7 +1,5 @@
 """What the fleet of a soak asks, and the truth: what each target alone answers, taken before anything is broken."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

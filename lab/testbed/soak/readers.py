@@ -1,7 +1,5 @@
 """Readers who ask one question after another and hold every token against the truth."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from abc import ABC, abstractmethod

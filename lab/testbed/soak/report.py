@@ -1,7 +1,5 @@
 """What a soak found: as JSON, as a table, and whether anything is wrong."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """One soak from start to end: targets, truths, fleets, nemeses, and the judgement."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import random

@@ -1,7 +1,5 @@
 """A reader of a server's own API: nothing is resumed over HTTP, so it asks again; what came is checked."""
 
-from __future__ import annotations
-
 import asyncio
 
 from lab.testbed.soak.edge_reader import EdgeLost, EdgeReader

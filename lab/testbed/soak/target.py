@@ -3,8 +3,6 @@
 Methods block, for seconds or longer where processes start.
 """
 
-from __future__ import annotations
-
 import contextlib
 import secrets
 import signal

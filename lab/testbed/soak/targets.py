@@ -1,7 +1,5 @@
 """Targets of a soak: one server, a server behind a relay, or a cluster."""
 
-from __future__ import annotations
-
 import secrets
 
 from lab.testbed.processes import Process

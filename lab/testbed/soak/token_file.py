@@ -1,7 +1,5 @@
 """A fault of the operator's: the token file is edited, badly at first, while the server reads it."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 

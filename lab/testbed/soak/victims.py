@@ -1,7 +1,5 @@
 """What can be done to a process from outside: hold it, starve it of memory, or take the disk away from it. Linux."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import resource

@@ -4,8 +4,6 @@ The target writes every text with the noise that a device and its server share, 
 either is the target's or is not; the tokens of a draft that stand are those before the first miss.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """`opensled adapt`: train a draft further on its target's probabilities, and keep it where it gains."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import json

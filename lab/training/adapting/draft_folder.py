@@ -3,8 +3,6 @@
 The GGUF file has keys, tokenizer and template of the draft that it was made from; only its tensors are new.
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Whether an adapted draft is kept: it must gain, and not by chance."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 

@@ -3,8 +3,6 @@
 It can be stopped at any time and goes on from its last checkpoint with the same batches.
 """
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence

@@ -4,8 +4,6 @@ Either the target writes: answers to the prompts of a file, or to its own ones. 
 a tenant that asked for it. Shards are those of lab/training/distil.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A draft model and its target, as they are before anything is learned."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from hashlib import file_digest
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`python -m lab.training.distil`: make the draft of smollm2 again, step by step, or a middle model at once."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

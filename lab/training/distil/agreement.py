@@ -6,8 +6,6 @@ distributions share, 1 - TV (`overlap`), which bounds what any rule without loss
 `noisy_agreement` is of texts that are drawn with shared noise.
 """
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Callable

@@ -4,8 +4,6 @@ The learning rate stays high for as long as there is time, and falls only in a l
 and shipped is the mean of the latest weights, so that the curve can be read at any time.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import random

@@ -1,7 +1,5 @@
 """Passages of the standard library's documentation: the docstrings of its modules, classes and functions."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import inspect

@@ -1,7 +1,5 @@
 """What the target answers to the held-out prompts, greedily and at temperature 0.8: what the learning curve is of."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

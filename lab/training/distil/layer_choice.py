@@ -4,8 +4,6 @@ A few layers go at a time, those without which, one by one, what is left stays n
 are tried anew. arXiv 2403.03853 scores each layer once, by how much it changes what it reads.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ As the draft, it is cut out of the target and trained on text that the target wr
 layer_choice.py finds; the ones below the first gap compute what they do in the target, and are left as they are.
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 from dataclasses import dataclass

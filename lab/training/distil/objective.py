@@ -1,7 +1,5 @@
 """How far the draft's distribution is from the target's, of which the most likely tokens are known."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

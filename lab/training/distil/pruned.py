@@ -1,7 +1,5 @@
 """The draft before training: some layers of the target, under its embedding."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 

@@ -5,8 +5,6 @@ shares no code with the server's engine. In bfloat16 the sums along the layers a
 stay in float32.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

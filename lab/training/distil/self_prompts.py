@@ -5,8 +5,6 @@ trained on whole chats; a few first words choose the kind of text. Instructions 
 of the tiny family's tasks, and texts that the target makes up.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

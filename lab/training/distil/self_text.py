@@ -4,8 +4,6 @@ A stream of texts over the rows of a RowDecoder: a row whose text has ended take
 shards, and a run that is stopped loses what it has not kept yet.
 """
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Batches of the target's own texts. A run goes on with the shards that were read least, while new ones arrive."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -3,8 +3,6 @@
 The graph comes from onnxruntime-genai's model builder, as that of `tiny-draft`; its names say what each tensor is.
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 from pathlib import Path

@@ -3,8 +3,6 @@
 Names and layouts are those of llama.cpp's `convert_hf_to_gguf.py` (see lab/training/export_gguf.py).
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import gguf

@@ -1,7 +1,5 @@
 """From a checkpoint to the folder that OpenSLED ships: layers, graph, curve and a card with what was measured."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import tempfile

@@ -1,7 +1,5 @@
 """The target of a GGUF file as plain transformers in float32, and its tokenizer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

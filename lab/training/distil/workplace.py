@@ -1,7 +1,5 @@
 """The scratch folder of a run: the target's texts, the held-out ones, and what is trained."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Batches of windows: packed rows, the rows that drafts start from, and what the drafts should be."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@ the hidden states, which are kept in windows. Shards are of bounded size: a run 
 was at, and goes on behind its last shard.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """`opensled train-head`: train a draft head for a target, from texts that it writes itself."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Options of `opensled train-head`, and their defaults."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """The ids that a head can draft: those that the target writes most often."""
 
-from __future__ import annotations
-
 import numpy as np
 
 NONE = -1  # what cannot be drafted, in place of an id

@@ -1,7 +1,5 @@
 """Writes a draft head: the files that verify_server/drafting/heads/head_file.py reads."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 

@@ -4,8 +4,6 @@ From a row the head drafts greedily; what agrees with the text is accepted, and 
 that the target decides after it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

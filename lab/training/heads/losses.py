@@ -4,8 +4,6 @@ All take log-probabilities of a draft vocabulary, [B, length, V]. What is outsid
 more outcome, to which a head gives nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """A head in training, with what it has in common with its target."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

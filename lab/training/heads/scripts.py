@@ -4,8 +4,6 @@ The members of the tiny family know the tasks that they were trained on; other t
 lab/training/distil/self_prompts.py. A file gives prompts of its own, one a line.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from pathlib import Path

@@ -5,8 +5,6 @@
 `--work` is the folder of `opensled train-head`; the held-out texts are written there if they are not there yet.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from dataclasses import replace

@@ -4,8 +4,6 @@ The rate falls along a cosine to nothing; where the held-out tokens per step sto
 is given is the one that was measured best.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

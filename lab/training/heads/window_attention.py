@@ -1,7 +1,5 @@
 """Attention of drafts over whole windows of text, as `Attention` of base.py, for training."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Pieces of texts with the target's hidden states, as they are kept in shards."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`opensled train-pivots`: label a draft model's mistakes by what becomes of them, and train a pivot classifier."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The draft model as devices run it: a GGUF file in llama.cpp."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from edge_client.drafters.llamacpp import LlamaCppFactory

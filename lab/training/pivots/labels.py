@@ -3,8 +3,6 @@
 A run that is stopped loses the tasks that it was at, and goes on behind its last shard.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

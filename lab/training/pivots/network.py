@@ -1,7 +1,5 @@
 """The classifier in torch, and its training. It computes what `PivotClassifier.chances` computes in numpy."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Writes a pivot classifier: the files that verify_server/rules/pivots.py reads."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The tasks that labels come from: those whose answers can be checked, of the training split."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

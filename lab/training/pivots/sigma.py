@@ -3,8 +3,6 @@
 A draft token stands where its chance to be a pivot is at most sigma; a pivot is found where it is above.
 """
 
-from __future__ import annotations
-
 from math import floor, sqrt
 from typing import Any, NamedTuple
 

@@ -5,8 +5,6 @@ these together decide sigma: so every mismatch counts as held out once. The clas
 folds but the one that ends its training.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

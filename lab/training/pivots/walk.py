@@ -5,8 +5,6 @@ behind either token: the draft's is a pivot if they are right clearly less often
 walk goes on with it, because a server that lets it stand goes on with it, too.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The draft of an exit as a model of its own: the target's first layers and one more, an ordinary Llama."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 
