@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeGuard, TypeVar
 
+from http_api.asked_fields import FIELDS
 from http_api.effects import ANNOTATIONS, EMPTY, OFF, find_remedy, is_any_of, is_nothing, off_values
 from opensled.core.bounds import require_unicode
 from opensled.core.errors import InvalidRequest, Unsupported
@@ -109,6 +110,17 @@ class Fields:
         """0 is false, as some languages write it."""
         return self._read(name, default, as_flag, "true or false")
 
+    def read(self, group: str) -> dict[str, Any]:
+        """The fields of this group that are there, each of its kind and in its range (http_api/asked_fields.py)."""
+        found = {}
+        for name, (kind, low, high) in FIELDS[group].items():
+            if name in self._values and (value := KINDS[kind](self, name)) is not None:
+                if kind != "string" and not low <= value <= high:
+                    where = self.path(name)
+                    raise InvalidRequest(f"{where} is out of range: it must be from {low} to {high}", where)
+                found[name] = value
+        return found
+
     def integer(self, name: str) -> int | None:
         return self._read(name, None, as_integer, "an integer")
 
@@ -168,6 +180,15 @@ class Fields:
     def _must_not_miss(self, name: str) -> NoReturn:
         path = self.path(name)
         raise Unsupported(f"{path} is not read here: {find_remedy(name) or 'leave it out'}", path)
+
+
+# How a field of each kind is read; None = it is empty
+KINDS: dict[str, Callable[[Fields, str], Any]] = {
+    "flag": lambda fields, name: fields.flag(name, None),
+    "integer": Fields.integer,
+    "number": lambda fields, name: fields.number(name, None),
+    "string": lambda fields, name: fields.text(name, ""),
+}
 
 
 @contextmanager

@@ -13,6 +13,7 @@
 document begin with a capital, and may be named before they are defined.
 """
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -20,6 +21,8 @@ from typing import Any
 from http_api.effects import EMPTY
 
 Schema = dict[str, Any]
+Row = tuple[str, float, float]  # the kind of a field, its smallest value and its largest
+Rows = dict[str, Row]
 Names = Mapping[str, Any]  # a schema, a tuple of values, a number of a range, or whether something is so
 
 TOKEN = re.compile(
@@ -57,6 +60,19 @@ def define(notation: str, names: Names) -> dict[str, Any]:
         reader.expect("=")
         reader.names[name] = reader.described(reader.union())
     return reader.names
+
+
+def rows(group: Schema, ranged: bool) -> Rows:
+    """The flags, numbers and texts of an object as `Fields.read` takes them; without `ranged` in any range."""
+    return {name: _row(field, ranged) for name, field in group["properties"].items()}
+
+
+def _row(field: Schema, ranged: bool) -> Row:
+    """One that has values beside a type, or may be empty, is as the type has it."""
+    if "anyOf" in field:
+        return _row(next(each for each in field["anyOf"] if "enum" not in each), ranged)
+    low, high = (field.get(end) if ranged else None for end in ("minimum", "maximum"))
+    return field.get("type", "flag"), -math.inf if low is None else low, math.inf if high is None else high
 
 
 def components_of(defined: Names) -> Schema:

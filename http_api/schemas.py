@@ -3,6 +3,7 @@
 from typing import Any
 
 from http_api import chat_messages, content_parts, guides, requests, sampling_fields, thinking_fields
+from http_api.asked_fields import GROUPS
 from http_api.chat_messages import BESIDE
 from http_api.content_parts import TEXTS
 from http_api.effects import ANNOTATIONS, EMPTY, OFF, OFF_OR_UNKNOWN, off_values
@@ -40,52 +41,26 @@ asked = request{
   *without_effect
   model: served? -- The model served here, by any name.
 }
-sampling = request{
-  temperature: (0 | number MIN_TEMPERATURE..100)? -- 0 takes the likeliest token. 1 if left out.
-  top_k: integer ..LARGEST? -- Keep the K likeliest tokens; 0 or less = all.
-  top_p: number 0..1? -- Keep the likeliest tokens that together reach P; 0 = the likeliest token alone.
-  seed: integer? -- Same seed, same answer; it counts modulo 2^64. The first choice is drawn with it, choice i with
-    -- a hash of seed and i.
-}
-factor = number MIN_REPETITION..MAX_PENALTY
-additive = number -MAX_PENALTY..MAX_PENALTY
-penalties = if PENALIZES request{
-  repeat_penalty: factor? -- llama.cpp's name of repetition_penalty, which is taken of both.
-  min_p: number 0..1? -- Keep tokens at least P times as probable as the likeliest; 0 = all.
-  presence_penalty: additive? -- Subtracted from the logit of tokens that the answer has.
-  frequency_penalty: additive? -- Subtracted for each time that the answer has the token.
-  repetition_penalty: factor? -- Divides a positive logit of tokens that the answer has, multiplies a negative one.
-    -- The prompt does not count.
-} else request{
+no_penalties = request{
   min_p: 0 | empty, presence_penalty: 0 | empty, frequency_penalty: 0 | empty
   repetition_penalty: 1 | empty, repeat_penalty: 1 | empty
 }
+served_penalties = if PENALIZES penalties else no_penalties
 everywhere = request{
   *asked
   *sampling
-  *penalties
+  *repeats
+  *served_penalties
   logit_bias: biases? -- Token ids below <VOCABULARY>, as strings: what is added to the token's logit.
   stop: (text | [text] 0..MAX_STOPS)? -- Strings that end an answer; they are not shown. An empty one ends nothing.
   stop_token_ids: [token] 0..MAX_STOP_IDS? -- Tokens that end an answer.
-  ignore_eos: switch -- Go on behind the model's own end. Not with a grammar.
-  stream: switch -- Send the answer as server-sent events.
-  stream_options: request{
-    include_usage: switch -- End with an event that has the usage.
-    *without_effect
-  }? -- Without effect unless stream is true.
-  opensled: request{
-    pace: number 0..MAX_PACE? -- tokens/s the answer needs; the server promises them or refuses the request. 0 = no
-      -- promise.
-    background: switch -- No reader waits for the answer: under load other answers go first.
-    drafts: switch -- false: the device drafts nothing for it. The text is the same.
-  }? -- How the answer is served; what is left out is as configured here.
+  *delivery
+  stream_options: request{*stream_options *without_effect}? -- Without effect unless stream is true.
+  opensled: opensled? -- How the answer is served; what is left out is as configured here.
 }
-several = request{
+limited = request{
   *everywhere
-  n: integer 1..MAX_CHOICES? -- Answers to each prompt.
   max_tokens: limit? -- Most tokens of an answer; 0 only with prompt_logprobs.
-  prompt_logprobs: integer 0..MAX_TOP_LOGPROBS? -- Tell the log-probabilities of the prompt's tokens, and of so many of
-    -- the likeliest. Not in a stream.
 }
 
 switches = request{
@@ -105,24 +80,16 @@ thinking = request{
     -- left out.
 }
 
-strict = switch -- true: refuse a schema that the grammar cannot hold wholly. Else what it cannot hold is left out of
-  -- the grammar, and named in the header OpenSLED-Not-In-Grammar.
 only_text = request{type: "text" | nothing}
 any_object = request{type!: "json_object"}
-answer_form = request{
-  description: text? -- For readers.
-  strict: strict
+schema = request{
   schema: object? -- JSON schema of the answer; any object if left out.
 }
-named_form = request{
-  name: text? -- For readers.
-  *answer_form
-}
-typed_form = request{*named_form, type!: "json_schema"}
+answer_schema = request{*named_form, *schema}
+typed_form = request{*answer_schema, type!: "json_schema"}
 function = request{
   name!: name
-  description: text? -- For the model.
-  strict: strict
+  *function
   parameters: object? -- JSON schema of the arguments, an object.
 }
 other_tool = open{type!: name not ("function" | "namespace")} -- A tool that is no function.
@@ -160,7 +127,7 @@ own_types = no_values
 tool = request{type: "function" | nothing, function!: function}
 """
 CHATS = """
-form = if GUIDES (any_object | only_text | request{type!: "json_schema", json_schema!: named_form}) else only_text
+form = if GUIDES (any_object | only_text | request{type!: "json_schema", json_schema!: answer_schema}) else only_text
 named_turn = open{
   *beside
   name: text? -- Who speaks; for the chat template.
@@ -179,29 +146,26 @@ Message = open{role!: "system" | "developer" | "user", content!: content, *named
   | open{role!: "tool" | "function", content: told, *named_turn, tool_call_id: result_id}
 ChatRequest = request{
   messages!: [Message] 1..
-  *several
+  *limited
+  *chat
   max_completion_tokens: limit? -- Newer name of max_tokens; of both the smaller one holds.
-  logprobs: switch -- Tell the log-probabilities of the answer's tokens.
-  top_logprobs: integer 0..MAX_TOP_LOGPROBS? -- With logprobs: true only: of so many of the likeliest tokens, too.
   *thinking
   *calls
   response_format: form? -- <kept>
 }
 CompletionRequest = request{
-  *several
+  *limited
+  *completion
+  *best_of
   prompt!: text | [token] 1.. | [text] 1..MAX_PROMPTS | [[token] 1..] 1..MAX_PROMPTS
     -- Text or token ids, or a list of either; choices come in the order of the prompts.
   max_tokens: limit? -- Most tokens of an answer; <COMPLETION_TOKENS> if left out, 0 only with echo or prompt_logprobs.
-  logprobs: (false | integer 0..MAX_COMPLETION_LOGPROBS)? -- Tell the log-probabilities of the answer's tokens, with
-    -- echo also of the prompt's, and of so many of the likeliest.
-  echo: switch -- Show the prompt before the answer.
-  best_of: integer 1..MAX_CHOICES? -- 1, equal to n, or left out.
 }
 TokenizeRequest = {
   *asked
   prompt: text ..MAX_TEXT
   add_special_tokens?: switch -- Whether the model's special tokens, such as BOS, are added.
-  return_token_strs?: switch -- Whether the tokens are spelled out, too.
+  *tokenize
 }
 Tokens = open{count!: integer, max_model_len: integer, tokens!: [token], token_strs: [text] | null}
 DetokenizeRequest = {*asked, tokens: [token]}
@@ -229,7 +193,7 @@ def components(info: ModelInfo) -> Schema:
 
 def described(info: ModelInfo, notation: str, **names: Any) -> Schema:
     """The components of one API, whose notation goes on behind BASE, for a server that says `info`."""
-    return components_of(define(BASE + notation, {**CONSTANTS, **_served(info), **names}))
+    return components_of(define(BASE + notation, {**CONSTANTS, **GROUPS, **_served(info), **names}))
 
 
 def _served(info: ModelInfo) -> Names:

@@ -71,7 +71,7 @@ def _text(body: dict[str, Any], info: ModelInfo) -> tuple[str, bool, bool]:
             "messages",
         )
     text, special = require_text(fields.raw(field), field), fields.flag(add, not by_llama)
-    spelled = fields.flag("return_token_strs", False)
+    spelled = fields.read("tokenize").get("return_token_strs", False)
     fields.finish()
     most = MAX_CHARACTERS * info.limits.context_length
     if len(text) > most:

@@ -1,7 +1,7 @@
 """The body of /v1/messages and of /v1/messages/count_tokens, from JSON to a typed request.
 
 The sampling fields of a chat that Anthropic does not have (`seed`, `stop`, ...) and `opensled` are extensions.
-http_api/messages_api/message_schemas.py has the same fields as a JSON schema.
+http_api/messages_api/message_schemas.py describes the fields.
 """
 
 from dataclasses import replace

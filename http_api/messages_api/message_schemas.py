@@ -43,7 +43,7 @@ tool = request{
 }
 other_tool = open{type!: name not ("custom" | "function")} -- Anthropic's own tools are left out, and named in
   -- OpenSLED-Ignored.
-form = (if GUIDES (only_text | any_object | request{*answer_form, type!: "json_schema"}) else only_text)? -- <kept>
+form = (if GUIDES (only_text | any_object | request{*form, *schema, type!: "json_schema"}) else only_text)? -- <kept>
 MessageRequest = request{
   *everywhere
   *thinking

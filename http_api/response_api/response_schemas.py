@@ -26,7 +26,7 @@ ResponseRequest = request{
   instructions: text? -- A system turn before the input.
   max_output_tokens: count? -- Most tokens of the answer.
   include: [INCLUDED]? -- Log-probabilities come with <LOGPROBS>, where no tool may be called.
-  top_logprobs: integer 0..MAX_TOP_LOGPROBS? -- With <LOGPROBS> only: of so many of the likeliest tokens, too.
+  *top_logprobs
   *thinking
   metadata: any -- The caller's own; the answer repeats texts of a usual size.
   store: any -- Nothing is stored here.
