@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
+from starlette.responses import Response
 
 from http_api.backend import reading
 from http_api.error_forms import OLLAMA
 from http_api.fields import lenient, parse_object
 from http_api.left_out import make_header, noting
+from http_api.responses import to_json
 from opensled.core.images import MAX_PROMPT_IMAGE_BYTES
 
 JSON = "application/json"
@@ -44,6 +46,11 @@ async def read_body(
             return found, headers
 
     return await reading(request.scope, parse, len(body) > LARGE)
+
+
+def json_response(payload: object, headers: Mapping[str, str] | None = None) -> Response:
+    """The response that holds `payload`."""
+    return Response(to_json(payload), headers=headers, media_type=JSON)
 
 
 async def whole_body(request: Request, most: int = MAX_BODY) -> bytes:

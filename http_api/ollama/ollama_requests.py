@@ -75,10 +75,9 @@ class OllamaRequest:
     renamed: Mapping[str, str]  # fields of the OpenAI API -> the client's
 
     @property
-    def task(self) -> Task:
-        """What is asked for; only of a request with a prompt."""
-        assert self.request is not None
-        return self.request.tasks[0]
+    def tasks(self) -> tuple[Task, ...]:
+        """What is asked for; nothing without a prompt."""
+        return self.request.tasks if self.request else ()
 
     def respell(self, error: Exception) -> Exception:
         """`error` with the field it names as the client spells it."""
