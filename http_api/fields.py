@@ -1,7 +1,7 @@
 """Reads a JSON object field by field, so that no field is ignored in silence.
 
 Each field is either read with its type, or left out by name where it cannot change the answer (http_api/effects.py), or
-refused by name. What is empty counts as absent. Inside of `lenient` fields of unknown effect are left out too.
+refused by name. What is empty counts as absent. A lenient API leaves out fields of unknown effect, too.
 """
 
 from __future__ import annotations
@@ -10,29 +10,14 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeGuard, TypeVar
 
 from http_api.asked_fields import FIELDS
 from http_api.effects import ANNOTATIONS, EMPTY, OFF, find_remedy, is_any_of, is_nothing, off_values
+from http_api.left_out import field_name, ignores, leave_out
 from opensled.core.bounds import require_unicode
 from opensled.core.errors import InvalidRequest, Unsupported
 from opensled.core.files import decode_text
-
-MAX_IGNORED = 1000  # fields of one request that are left out by name; of unknown effect no more may come
-
-
-@dataclass
-class LeftOut:
-    """What one request had that nothing read; `any`: also fields of unknown effect may be left out."""
-
-    any: bool = False
-    names: dict[str, None] = field(default_factory=dict)  # in their order, each once
-
-
-_left_out: ContextVar[LeftOut | None] = ContextVar("left_out", default=None)
 
 Default = TypeVar("Default")
 Value = TypeVar("Value")
@@ -159,7 +144,7 @@ class Fields:
 
     def _refuse(self, name: str, path: str) -> None:
         """Raises Unsupported, but for a field of unknown effect that may be left out."""
-        shown = _make_printable(path)
+        shown = field_name(path)
         if remedy := find_remedy(name):
             raise Unsupported(f"{shown} is not supported here: {remedy}", shown)
         if name in OFF:
@@ -189,36 +174,6 @@ KINDS: dict[str, Callable[[Fields, str], Any]] = {
     "number": lambda fields, name: fields.number(name, None),
     "string": lambda fields, name: fields.text(name, ""),
 }
-
-
-@contextmanager
-def lenient(on: bool) -> Iterator[dict[str, None]]:
-    """While inside, fields without effect are left out, if `on` also those of unknown effect; yields their names.
-
-    The names are short, and ASCII without control characters.
-    """
-    left = LeftOut(on)
-    token = _left_out.set(left)
-    try:
-        yield left.names
-    finally:
-        _left_out.reset(token)
-
-
-def leave_out(path: str) -> None:
-    """Keep the name of a field that is left out, for the header of the answer."""
-    left = _left_out.get()
-    if left is not None and len(left.names) < MAX_IGNORED:
-        left.names[_make_printable(path)] = None
-
-
-def ignores(path: str) -> bool:
-    """Whether the field `path`, of unknown effect, is left out; its name is kept then."""
-    left = _left_out.get()
-    if left is None or not left.any or len(left.names) >= MAX_IGNORED:
-        return False
-    leave_out(path)
-    return True
 
 
 def fields_of(value: object, where: str) -> Fields:
@@ -276,9 +231,3 @@ def is_number(value: object) -> TypeGuard[float]:
         return math.isfinite(value)
     except OverflowError:  # an integer beyond every float
         return False
-
-
-def _make_printable(name: str) -> str:
-    """A field name of the client's making, fit for a message or a header: short, and without surprises."""
-    printable = "".join(letter if letter.isprintable() else "?" for letter in name)
-    return printable.encode("ascii", "backslashreplace").decode()[:80]

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from http_api.effects import is_nothing
-from http_api.fields import Fields, fields_of, leave_out, require_object, require_text
-from http_api.left_out import CALLS_HEADER, note, require_held
+from http_api.fields import Fields, fields_of, require_object, require_text
+from http_api.left_out import CALLS_HEADER, leave_out, note, require_held
 from opensled.core.bounds import MAX_TOOLS
 from opensled.core.errors import InvalidRequest, Unsupported
 from opensled.core.messages import GUIDE, Guide, ModelInfo, Tool

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from http_api.chat_messages import read_prompts, read_turns
-from http_api.fields import Fields, fields_of, leave_out
+from http_api.fields import Fields, fields_of
 from http_api.guides import Form, make_guide, read_calls, read_form
+from http_api.left_out import leave_out
 from http_api.model_names import asked_name
 from http_api.sampling_fields import read_params, read_stop, seed_choice, token_limit
 from http_api.thinking_fields import KWARGS, read_thinking

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from http_api.effects import is_any_of
-from http_api.fields import Fields, fields_of, leave_out, require_text
+from http_api.fields import Fields, fields_of, require_text
+from http_api.left_out import leave_out
 from opensled.core.errors import InvalidRequest, Unsupported
 from opensled.core.messages import ModelInfo
 from opensled.core.template_variables import MAX_SIZE, RESERVED

@@ -10,7 +10,7 @@ from typing import Any
 
 from starlette.datastructures import Headers
 
-from http_api.fields import Fields, fields_of, leave_out
+from http_api.fields import Fields, fields_of
 from http_api.guides import (
     NO_FORM,
     Form,
@@ -20,6 +20,7 @@ from http_api.guides import (
     read_schema,
     read_tools,
 )
+from http_api.left_out import leave_out
 from http_api.messages_api.message_turns import read_messages
 from http_api.model_names import asked_name
 from http_api.requests import CLIENT_NAMES, Request, build_request, require_template

@@ -13,8 +13,9 @@ from typing import Any
 
 from http_api import requests
 from http_api.effects import EMPTY, is_any_of
-from http_api.fields import Fields, as_integer, ignores, is_number, leave_out, require_object
+from http_api.fields import Fields, as_integer, is_number, require_object
 from http_api.guides import ANY_OBJECT, NO_FORM, Form, schema_text
+from http_api.left_out import ignores, leave_out
 from http_api.model_names import asked_name
 from http_api.thinking_fields import EFFORT, KWARGS, NO_EFFORT
 from opensled.core.answer import Task
