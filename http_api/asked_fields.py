@@ -7,23 +7,19 @@ from opensled.core import messages
 NOTATION = """
 factor = number MIN_REPETITION..MAX_PENALTY
 additive = number -MAX_PENALTY..MAX_PENALTY
-repeats = request{
-  repeat_penalty: factor? -- llama.cpp's name of repetition_penalty, which is taken of both.
-}
-penalties = request{
-  min_p: number 0..1? -- Keep tokens at least P times as probable as the likeliest; 0 = all.
-  presence_penalty: additive? -- Subtracted from the logit of tokens that the answer has.
-  frequency_penalty: additive? -- Subtracted for each time that the answer has the token.
-  repetition_penalty: factor? -- Divides a positive logit of tokens that the answer has, multiplies a negative one.
-    -- The prompt does not count.
-}
 sampling = request{
+  repeat_penalty: factor? -- llama.cpp's name of repetition_penalty, which is taken of both.
   temperature: (0 | number MIN_TEMPERATURE..100)? -- 0 takes the likeliest token. 1 if left out.
   top_k: integer ..LARGEST? -- Keep the K likeliest tokens; 0 or less = all.
   top_p: number 0..1? -- Keep the likeliest tokens that together reach P; 0 = the likeliest token alone.
   seed: integer? -- Same seed, same answer; it counts modulo 2^64. The first choice is drawn with it, choice i with
     -- a hash of seed and i.
   ignore_eos: switch -- Go on behind the model's own end. Not with a grammar.
+  min_p: number 0..1? -- Keep tokens at least P times as probable as the likeliest; 0 = all.
+  presence_penalty: additive? -- Subtracted from the logit of tokens that the answer has.
+  frequency_penalty: additive? -- Subtracted for each time that the answer has the token.
+  repetition_penalty: factor? -- Divides a positive logit of tokens that the answer has, multiplies a negative one.
+    -- The prompt does not count.
 }
 several = request{
   prompt_logprobs: integer 0..MAX_TOP_LOGPROBS? -- Tell the log-probabilities of the prompt's tokens, and of so many of
@@ -43,9 +39,6 @@ completion = request{
   *several
   logprobs: (false | integer 0..5)? -- Tell the log-probabilities of the answer's tokens, with echo also of the
     -- prompt's, and of so many of the likeliest.
-}
-best_of = request{
-  best_of: integer 1..32? -- 1, equal to n, or left out.
 }
 delivery = request{
   stream: switch -- Send the answer as server-sent events.
@@ -78,7 +71,7 @@ tokenize = request{
 }
 """
 # Groups whose ranges are checked by what is made of them, in words of its own
-CHECKED_LATER = ("repeats", "penalties", "sampling", "opensled", "best_of")
+CHECKED_LATER = ("sampling", "opensled")
 GROUPS = define(NOTATION, vars(messages))
 FIELDS = {
     name: rows(group, name not in CHECKED_LATER)

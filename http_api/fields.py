@@ -87,6 +87,11 @@ class Fields:
         """The fields of an object that is a field of this one."""
         return fields_of(self.raw(name), self.path(name))
 
+    def object(self, name: str) -> Fields:
+        """The same of an object that may be empty or absent."""
+        value = self.take(name)
+        return fields_of({} if value is None else value, self.path(name))
+
     def text(self, name: str, default: str) -> str:
         value = self.take(name)
         return default if value is None else require_text(value, self.path(name))

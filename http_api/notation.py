@@ -6,7 +6,8 @@
       kinds: ["a" | null] 0..9 -- Which.    a list of that length; a description, up to the end of the line
     }
     Asked = request{thing!: Thing, n: count?, *common}    fields with ! are there, others may be; further ones are empty
-    open{type: name not ("a" | "b")}                      the same, but that further ones have any value
+    open{*NAMES: any}                                     a field of each name; with any value also further ones
+    open{type: name not ("a" | "b")}                      a text that is neither
     form = if GUIDES name else "text"                     the first if the name is of something that is so
 
 `count?` may be empty, too. A name is of a type, of values, or of what another notation defines; components of the
@@ -185,8 +186,11 @@ class _Reader:
         while not self.takes("}"):
             if self.takes("*"):
                 spread = self.names[self.next()]
-                fields |= spread["properties"]
-                required += spread["required"]
+                if self.takes(":"):
+                    fields |= dict.fromkeys(spread, schema_of(self.described(self.union())))
+                else:
+                    fields |= spread["properties"]
+                    required += spread["required"]
                 continue
             name, mark = self.next(), self.takes("?", "!")
             self.expect(":")

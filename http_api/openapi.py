@@ -4,6 +4,7 @@ tests/test_openapi.py keeps it true: what it allows is accepted, what it forbids
 """
 
 from http_api import replies, schemas
+from http_api.error_forms import MESSAGES
 from http_api.messages_api import message_schemas
 from http_api.model_names import names_of
 from http_api.notation import Schema
@@ -26,35 +27,22 @@ ALWAYS = ("401", "403", "500")  # may befall every request
 WAITING = ("429", "503")
 
 
-# A path: its name, what it does, what is asked, the whole answer, an event of its stream ("" = there is none), an error
-POSTS = {
-    "/v1/chat/completions": (
-        "createChatCompletion", "Answer a chat", "ChatRequest", "ChatCompletion", "ChatCompletionChunk", "Error",
-    ),
-    "/v1/completions": (
-        "createCompletion", "Continue a text", "CompletionRequest", "Completion", "CompletionChunk", "Error",
-    ),
-    "/v1/responses": (
-        "createResponse", "Answer a chat, in the form of the Responses API",
-        "ResponseRequest", "Response", "ResponseEvent", "Error",
-    ),
-    "/v1/messages": (
-        "createMessage", "Answer a chat, in the form of Anthropic's API",
-        "MessageRequest", "AnthropicMessage", "MessageEvent", "MessageError",
-    ),
-    "/v1/messages/count_tokens": (
-        "countTokens", "The tokens of a chat's prompt; nothing is computed",
-        "MessageRequest", "TokenCount", "", "MessageError",
-    ),
-    "/tokenize": ("tokenize", "The tokens of a text", "TokenizeRequest", "Tokens", "", "Error"),
-    "/detokenize": ("detokenize", "The text of tokens", "DetokenizeRequest", "TokenText", "", "Error"),
-}  # fmt: skip
-# A path: its name, what it does, and the answer
-GETS = {
-    "/v1/models": ("listModels", "The model served here, in a list", "ModelList"),
-    "/openapi.json": ("describe", "This description", "Description"),
-    "/status": ("draftStatus", "How answers are drafted just now, and why", "Status"),
-}
+# Of each path its name, what is asked, the whole answer, an event of its stream (- = there is none), and what it does
+POSTS = """
+/v1/chat/completions createChatCompletion ChatRequest ChatCompletion ChatCompletionChunk Answer a chat
+/v1/completions createCompletion CompletionRequest Completion CompletionChunk Continue a text
+/v1/responses createResponse ResponseRequest Response ResponseEvent Answer a chat, in the form of the Responses API
+/v1/messages createMessage MessageRequest AnthropicMessage MessageEvent Answer a chat, in the form of Anthropic's API
+/v1/messages/count_tokens countTokens MessageRequest TokenCount - The tokens of a chat's prompt; nothing is computed
+/tokenize tokenize TokenizeRequest Tokens - The tokens of a text
+/detokenize detokenize DetokenizeRequest TokenText - The text of tokens
+"""
+# Of each path its name, the answer, and what it does
+GETS = """
+/v1/models listModels ModelList The model served here, in a list
+/openapi.json describe Description This description
+/status draftStatus Status How answers are drafted just now, and why
+"""
 
 
 def description(info: ModelInfo) -> Schema:
@@ -92,36 +80,40 @@ def description(info: ModelInfo) -> Schema:
 
 
 def _paths(info: ModelInfo) -> Schema:
+    posts = [line.split(" ", 5) for line in POSTS.strip().splitlines()]
+    gets = [line.split(" ", 3) for line in GETS.strip().splitlines()]
     model_id = {"type": "string", "enum": [*names_of(info)]}
-    named = _get("retrieveModel", "The model served here", "Model", "404")
+    named = _get("retrieveModel", "Model", "The model served here", "404")
     named["parameters"] = [{"name": "model", "in": "path", "required": True, "schema": model_id}]
     return {
-        **{path: {"post": _post(*told)} for path, told in POSTS.items()},
-        **{path: {"get": _get(*told)} for path, told in GETS.items()},
+        **{path: {"post": _post(path, *told)} for path, *told in posts},
+        **{path: {"get": _get(*told)} for path, *told in gets},
         "/v1/models/{model}": {"get": named},
-        **{path: _probe(path, "Whether the process works", "Health") for path in (LIVE, "/health")},
-        **{path: _probe(path, "Whether a request would be answered now", "Ready", "503") for path in READY},
+        **{path: _probe(path, "Health", "Whether the process works") for path in (LIVE, "/health")},
+        **{path: _probe(path, "Ready", "Whether a request would be answered now", "503") for path in READY},
     }
 
 
-def _probe(path: str, summary: str, schema: str, *errors: str) -> Schema:
-    return {"get": {**_get(path.removeprefix("/"), summary, schema, *errors), "security": []}}
+def _probe(path: str, answer: str, summary: str, *errors: str) -> Schema:
+    return {"get": {**_get(path.removeprefix("/"), answer, summary, *errors), "security": []}}
 
 
-def _post(name: str, summary: str, asked: str, whole: str, event: str, error: str) -> Schema:
-    content = {
-        "application/json": {"schema": _ref(whole)},
-        **({"text/event-stream": {"schema": _events(event)}} if event else {}),
-    }
+def _post(path: str, name: str, asked: str, whole: str, event: str, summary: str) -> Schema:
+    error = "MessageError" if MESSAGES in path else "Error"
+    events = {} if event == "-" else {"text/event-stream": {"schema": _events(event)}}
+    answer = {"description": "The answer.", "content": {**_json(whole), **events}}
     return {
         "operationId": name,
         "summary": summary,
-        "requestBody": {"required": True, "content": {"application/json": {"schema": _ref(asked)}}},
-        "responses": {
-            "200": {"description": "The answer.", "content": content},
-            **{status: _error(status, error) for status in ERRORS},
-        },
+        "requestBody": {"required": True, "content": _json(asked)},
+        "responses": {"200": answer, **{status: _error(status, error) for status in ERRORS}},
     }
+
+
+def _get(name: str, answer: str, summary: str, *errors: str) -> Schema:
+    told = {"200": {"description": summary, "content": _json(answer)}}
+    told |= {status: _error(status) for status in (*errors, *ALWAYS)}
+    return {"operationId": name, "summary": summary, "responses": told}
 
 
 def _events(kind: str) -> Schema:
@@ -135,24 +127,16 @@ def _events(kind: str) -> Schema:
     return {"type": "object", "properties": {**named, "data": data}, "required": [*named, "data"]}
 
 
-def _get(name: str, summary: str, answer: str, *errors: str) -> Schema:
-    success = {"description": summary, "content": {"application/json": {"schema": _ref(answer)}}}
-    return {
-        "operationId": name,
-        "summary": summary,
-        "responses": {"200": success, **{status: _error(status) for status in (*errors, *ALWAYS)}},
-    }
-
-
 def _ref(name: str) -> Schema:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
+def _json(name: str) -> Schema:
+    return {"application/json": {"schema": _ref(name)}}
+
+
 def _error(status: str, kind: str = "Error") -> Schema:
-    response: Schema = {
-        "description": ERRORS[status],
-        "content": {"application/json": {"schema": _ref(kind)}},
-    }
+    response: Schema = {"description": ERRORS[status], "content": _json(kind)}
     if status in WAITING:
         schema = {"type": "integer", "minimum": 1}
         response["headers"] = {"Retry-After": {"description": "seconds", "required": True, "schema": schema}}

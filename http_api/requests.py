@@ -87,20 +87,11 @@ def chat_request(
     limit, name = token_limit(fields, info, *names_of_limit, may_be_none=told is not None)
     params = read_params(fields, info, info.limits.context_length if limit is None else limit)
     variables, shown = read_thinking(fields, info)
-    task = Task(
-        prompt,
-        params,
-        read_stop(fields.take("stop")),
-        _chat_logprobs(asked),
-        guide,
-        template_variables=variables,
-        prompt_logprobs=told,
-    )
+    stop, top = read_stop(fields.take("stop")), _chat_logprobs(asked)
+    task = Task(prompt, params, stop, top, guide, template_variables=variables, prompt_logprobs=told)
     names = {**CLIENT_NAMES, "prompt": "messages", "images": "messages", "max_tokens": name}
-    return replace(
-        _add_prompt_logprobs(build_request(fields, [task], asked.get("n", 1), True, names), told),
-        shows_thoughts=shown,
-    )
+    request = build_request(fields, [task], asked.get("n", 1), True, names)
+    return replace(_add_prompt_logprobs(request, told), shows_thoughts=shown)
 
 
 def completion_request(body: dict[str, Any], info: ModelInfo) -> Request:
@@ -120,9 +111,9 @@ def completion_request(body: dict[str, Any], info: ModelInfo) -> Request:
     tasks = [Task(prompt, params, stop, logprobs, prompt_logprobs=wanted) for prompt in prompts]
     shown = {"prompt_logprobs": "logprobs"} if told is None else {}
     names = {**CLIENT_NAMES, "top_logprobs": "logprobs", **shown}
-    best_of = fields.read("best_of").get("best_of", 1)
+    best_of = fields.integer("best_of")
     request = build_request(fields, tasks, asked.get("n", 1), False, names)
-    if best_of not in (1, request.per_prompt):
+    if best_of not in (None, 1, request.per_prompt):
         raise Unsupported(
             "best_of must be 1 or equal to n: choosing among more answers is not supported", "best_of"
         )
@@ -138,8 +129,8 @@ def build_request(
 ) -> Request:
     """The request of `count` answers to each task: reads the fields that all kinds share, and refuses the rest."""
     stream = fields.read("delivery").get("stream", False)
-    include_usage = _stream_options(fields, stream)
-    service = _service(fields.take("opensled"))
+    include_usage = _wants_usage(fields, stream)
+    service = _service(fields)
     fields.finish()
     choices = [
         replace(task, params=seed_choice(task.params, number), **service)
@@ -176,27 +167,23 @@ def _add_prompt_logprobs(request: Request, told: int | None) -> Request:
     return replace(request, prompt_logprobs=told)
 
 
-def _service(value: object) -> dict[str, Any]:
+def _service(fields: Fields) -> dict[str, Any]:
     """The fields of a `Task` that the field `opensled` states; None in one of them: the backend's default."""
-    if value is None:
-        return {}
-    fields = fields_of(value, "opensled")
-    asked = {"pace": None, "background": None, "drafts": True, **fields.read("opensled")}
+    inner = fields.object("opensled")
+    asked = {"pace": None, "background": None, "drafts": True, **inner.read("opensled")}
     if not 0 <= (asked["pace"] or 0) <= MAX_PACE:
         raise InvalidRequest(
             f"opensled.pace is out of range: it must be from 0 to {MAX_PACE:g} tokens/s", "opensled.pace"
         )
-    fields.finish()
+    inner.finish()
     return asked
 
 
-def _stream_options(fields: Fields, stream: bool) -> bool:
+def _wants_usage(fields: Fields, stream: bool) -> bool:
     value = fields.take("stream_options")
-    if value is None:
-        return False
-    options = fields_of(value, "stream_options")
+    options = fields_of({} if value is None else value, "stream_options")
     asked = options.read("stream_options")
     options.finish()
-    if not stream:
+    if value is not None and not stream:
         leave_out("stream_options")
     return stream and asked.get("include_usage", False)

@@ -4,6 +4,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from http_api.chat_messages import token_ids
 from http_api.fields import Fields, is_number, require_object, require_text
@@ -21,18 +22,18 @@ def read_params(fields: Fields, info: ModelInfo, max_tokens: int) -> SamplingPar
 
     Raises InvalidRequest, and Unsupported for what the server that `info` describes does not serve.
     """
-    theirs = fields.read("repeats").get("repeat_penalty", 1.0)  # llama.cpp's name of repetition_penalty
+    given = fields.read("sampling")
+    theirs = given.pop("repeat_penalty", 1.0)  # llama.cpp's name of repetition_penalty
     try:
         SamplingParams(repetition_penalty=theirs)  # refused also beside the other name, which goes first
-        return _read_params(fields, info, max_tokens, theirs)
+        return _params(fields, info, max_tokens, {"repetition_penalty": theirs, **given})
     except RequestError as error:
         if theirs != 1 and error.field == "repetition_penalty":
             raise type(error)(f"repeat_penalty: {error}", "repeat_penalty") from error
         raise
 
 
-def _read_params(fields: Fields, info: ModelInfo, max_tokens: int, repeats: float) -> SamplingParams:
-    given = {"repetition_penalty": repeats, **fields.read("sampling"), **fields.read("penalties")}
+def _params(fields: Fields, info: ModelInfo, max_tokens: int, given: dict[str, Any]) -> SamplingParams:
     top_p = given.pop("top_p", 1.0)
     given["top_k"] = max(0, given.get("top_k", 0))  # all are kept with -1, too
     if "seed" in given:  # any integer, as signed 64 bits

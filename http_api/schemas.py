@@ -4,7 +4,6 @@ from typing import Any
 
 from http_api import chat_messages, content_parts, guides, requests, sampling_fields, thinking_fields
 from http_api.asked_fields import GROUPS
-from http_api.chat_messages import BESIDE
 from http_api.content_parts import TEXTS
 from http_api.effects import ANNOTATIONS, EMPTY, OFF, OFF_OR_UNKNOWN, off_values
 from http_api.guides import MODES
@@ -15,7 +14,6 @@ from opensled.core import bounds, messages
 from opensled.core.bounds import MAX_CHARACTERS
 from opensled.core.messages import GUIDE, MAX_BIAS, MAX_BIASES, PENALTIES, ModelInfo
 from opensled.core.template_variables import RESERVED
-from opensled.text.thinking import KEYS
 
 READERS = (chat_messages, content_parts, guides, requests, sampling_fields, thinking_fields, bounds, messages)
 # The notations have the limits and the names of kinds that the readers have.
@@ -37,20 +35,22 @@ arguments = (text | object)? -- A JSON object, as one or as a text; none is an e
 call_id = text? -- Without one the call is numbered.
 result_id = text? -- The call it answers; without one the next call that waits, of the same name if it has one.
 
+without_effect = request{
+  *off
+  *ANNOTATIONS: any -- Without effect; named in OpenSLED-Ignored.
+}
 asked = request{
   *without_effect
   model: served? -- The model served here, by any name.
 }
-no_penalties = request{
+served_sampling = if PENALIZES sampling else request{
+  *sampling
   min_p: 0 | empty, presence_penalty: 0 | empty, frequency_penalty: 0 | empty
   repetition_penalty: 1 | empty, repeat_penalty: 1 | empty
 }
-served_penalties = if PENALIZES penalties else no_penalties
 everywhere = request{
   *asked
-  *sampling
-  *repeats
-  *served_penalties
+  *served_sampling
   logit_bias: biases? -- Token ids below <VOCABULARY>, as strings: what is added to the token's logit.
   stop: (text | [text] 0..MAX_STOPS)? -- Strings that end an answer; they are not shown. An empty one ends nothing.
   stop_token_ids: [token] 0..MAX_STOP_IDS? -- Tokens that end an answer.
@@ -129,7 +129,7 @@ tool = request{type: "function" | nothing, function!: function}
 CHATS = """
 form = if GUIDES (any_object | only_text | request{type!: "json_schema", json_schema!: answer_schema}) else only_text
 named_turn = open{
-  *beside
+  *BESIDE: any -- As a part of the content of that type, or several.
   name: text? -- Who speaks; for the chat template.
   tool_name: text? -- The same, as Ollama has it.
 }
@@ -138,7 +138,8 @@ call = open{id: call_id, type: "function" | nothing, function!: called}
 custom_call = open{id: call_id, type!: "custom", custom!: open{name!: text, input: text?}}
 Message = open{role!: "system" | "developer" | "user", content!: content, *named_turn}
   | open{
-    role!: "assistant", content: content, *named_turn, *thoughts
+    role!: "assistant", content: content, *named_turn
+    *KEYS: any -- What it thought before: for templates that read it.
     refusal: text? -- The text of an answer that has no other.
     function_call: called? -- A call, as older clients remember it.
     tool_calls: [call | custom_call | open{type!: name not CALLS}]?
@@ -156,7 +157,7 @@ ChatRequest = request{
 CompletionRequest = request{
   *limited
   *completion
-  *best_of
+  best_of: integer 1..32? -- 1, equal to n, or left out.
   prompt!: text | [token] 1.. | [text] 1..MAX_PROMPTS | [[token] 1..] 1..MAX_PROMPTS
     -- Text or token ids, or a list of either; choices come in the order of the prompts.
   max_tokens: limit? -- Most tokens of an answer; <COMPLETION_TOKENS> if left out, 0 only with echo or prompt_logprobs.
@@ -180,15 +181,7 @@ TOOLS = (
 
 def components(info: ModelInfo) -> Schema:
     """Those of chats, completions and tokens, for a server that says `info`."""
-    beside = {name: {"description": "As a part of the content of that type, or several."} for name in BESIDE}
-    thoughts = {name: {"description": "What it thought before: for templates that read it."} for name in KEYS}
-    return described(
-        info,
-        CHAT_PARTS + CALL_FIELDS + CONTENT + CHATS,
-        picture_kind=("image_url",),
-        beside=_fields(beside),
-        thoughts=_fields(thoughts),
-    )
+    return described(info, CHAT_PARTS + CALL_FIELDS + CONTENT + CHATS, picture_kind=("image_url",))
 
 
 def described(info: ModelInfo, notation: str, **names: Any) -> Schema:
@@ -216,32 +209,23 @@ def _served(info: ModelInfo) -> Names:
         "tools": TOOLS if guides else "None at this server.",
         "served": names_of(info),
         "biases": biases,
-        "without_effect": _fields(without_effect()),
-        "reserved": _fields({name: {"enum": [*SET_ALREADY.get(name, ()), None]} for name in RESERVED}),
+        "ANNOTATIONS": tuple(sorted(ANNOTATIONS)),
+        "off": _values({name: off_values(name) for name in (*OFF, *OFF_OR_UNKNOWN)}),
+        "reserved": _values({name: (*SET_ALREADY.get(name, ()), None) for name in RESERVED}),
         "modes": tuple(MODES),
         "thinking_types": tuple(TYPES),
         "said": tuple(kind for kind in TEXTS if kind != "refusal"),
     }
 
 
-def without_effect() -> Schema:
-    """The fields that are taken and left out: with any value, or at values that ask for nothing."""
-    return {
-        **{name: {"enum": [*off_values(name)]} for name in (*OFF, *OFF_OR_UNKNOWN)},
-        **{
-            name: {"description": "Without effect; named in OpenSLED-Ignored."}
-            for name in sorted(ANNOTATIONS)
-        },
-    }
-
-
 def elsewhere(remedies: dict[str, str]) -> Schema:
     """Fields that another service alone can serve, so that only empty ones are taken; each with what to do instead."""
-    return _fields(
-        {name: {"enum": [*EMPTY, False], "description": remedy} for name, remedy in remedies.items()}
-    )
+    fields = _values(dict.fromkeys(remedies, (*EMPTY, False)))
+    for name, remedy in remedies.items():
+        fields["properties"][name]["description"] = remedy
+    return fields
 
 
-def _fields(properties: Schema) -> Schema:
-    """Fields of other objects."""
-    return {"properties": properties, "required": []}
+def _values(fields: dict[str, tuple[object, ...]]) -> Schema:
+    """Fields with the values that each may have."""
+    return {"properties": {name: {"enum": [*values]} for name, values in fields.items()}, "required": []}

@@ -96,11 +96,10 @@ def _guide(fields: Fields, info: ModelInfo) -> Guide | None:
 def _form(fields: Fields) -> Form:
     """The form of the answer, which earlier versions of the API asked for by `output_format`."""
     path, value = "output_format", fields.take("output_format")
-    if (config := fields.take("output_config")) is not None:
-        inner = fields_of(config, "output_config")
-        if (asked := inner.take("format")) is not None:
-            path, value = inner.path("format"), asked
-        inner.finish()
+    config = fields.object("output_config")
+    if (asked := config.take("format")) is not None:
+        path, value = config.path("format"), asked
+    config.finish()
     if value is None:
         return NO_FORM
     return read_format(fields_of(value, path), partial(read_schema, named=False))

@@ -13,7 +13,6 @@ from http_api.effects import is_nothing
 from http_api.fields import Fields, fields_of
 from http_api.guides import (
     NO_FORM,
-    Form,
     arguments_schema,
     functions,
     make_guide,
@@ -91,18 +90,11 @@ def _instructions(fields: Fields) -> tuple[ChatMessage, ...]:
 
 
 def _guide(fields: Fields, tools: tuple[Tool, ...], info: ModelInfo) -> Guide | None:
-    form = _form(fields.take("text"))
+    text = fields.object("text")
+    asked = text.take("format")
+    text.finish()
+    form = NO_FORM if asked is None else read_format(fields_of(asked, "text.format"), read_schema)
     return make_guide(form, "text.format", *read_choice(fields, tools), info)
-
-
-def _form(value: object) -> Form:
-    """The form of an answer that the field `text` asks for."""
-    if value is None:
-        return NO_FORM
-    fields = fields_of(value, "text")
-    form = fields.take("format")
-    fields.finish()
-    return NO_FORM if form is None else read_format(fields_of(form, "text.format"), read_schema)
 
 
 def _logprobs(fields: Fields, guide: Guide | None) -> int | None:

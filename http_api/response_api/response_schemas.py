@@ -81,17 +81,12 @@ OutputItem = {id: text /^msg_/, type: "message", status: STATES, role: "assistan
     arguments: text
   }
 event = {sequence_number: natural}
-about_item = {*event, output_index: natural, item: OutputItem}
 about_part = {*event, output_index: natural, item_id: text, content_index: 0}
 about_call = {*event, output_index: natural, item_id: text}
-ResponseEvent = {type: "response.created", *event, response: Response}
-  | {type: "response.in_progress", *event, response: Response}
-  | {type: "response.completed", *event, response: Response}
-  | {type: "response.incomplete", *event, response: Response}
-  | {type: "response.failed", *event, response: Response}
-  | {type: "response.output_item.added", *about_item} | {type: "response.output_item.done", *about_item}
-  | {type: "response.content_part.added", *about_part, part: OutputText | thought}
-  | {type: "response.content_part.done", *about_part, part: OutputText | thought}
+about_all = "response.created" | "response.in_progress" | "response.completed" | "response.incomplete"
+ResponseEvent = {type: about_all | "response.failed", *event, response: Response}
+  | {type: "response.output_item.added" | "response.output_item.done", *event, output_index: natural, item: OutputItem}
+  | {type: "response.content_part.added" | "response.content_part.done", *about_part, part: OutputText | thought}
   | {type: "response.reasoning_text.delta", *about_part, delta: text}
   | {type: "response.reasoning_text.done", *about_part, text: text}
   | {type: "response.output_text.delta", *about_part, delta: text, logprobs: logprobs}
