@@ -128,7 +128,7 @@ class Api:
             self._is_lenient,
             MAX_CHAT_BODY,
         )
-        if not wanted.tasks:
+        if isinstance(wanted, OllamaRequest) and not wanted.tasks:
             return json_response(without_prompt(wanted), headers)
         reply = kind(wanted, self._backend)
         reply.headers |= headers

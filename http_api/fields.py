@@ -87,7 +87,7 @@ class Fields:
         """The fields of an object that is a field of this one."""
         return fields_of(self.raw(name), self.path(name))
 
-    def object(self, name: str) -> Fields:
+    def inside_or_empty(self, name: str) -> Fields:
         """The same of an object that may be empty or absent."""
         value = self.take(name)
         return fields_of({} if value is None else value, self.path(name))

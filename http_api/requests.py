@@ -169,7 +169,7 @@ def _add_prompt_logprobs(request: Request, told: int | None) -> Request:
 
 def _service(fields: Fields) -> dict[str, Any]:
     """The fields of a `Task` that the field `opensled` states; None in one of them: the backend's default."""
-    inner = fields.object("opensled")
+    inner = fields.inside_or_empty("opensled")
     asked = {"pace": None, "background": None, "drafts": True, **inner.read("opensled")}
     if not 0 <= (asked["pace"] or 0) <= MAX_PACE:
         raise InvalidRequest(

@@ -54,10 +54,10 @@ class Wish(NamedTuple):
 
 def read_thinking(fields: Fields, info: ModelInfo) -> Thinking:
     """Reads all of these fields. Raises InvalidRequest and Unsupported with the field as the client spells it."""
-    kwargs = fields.object(KWARGS)
+    kwargs = fields.inside_or_empty(KWARGS)
     shown = fields.flag("include_reasoning", True)
     wishes = [*_wishes(fields), *_efforts(fields)]
-    reasoning = fields.object("reasoning")
+    reasoning = fields.inside_or_empty("reasoning")
     shown = shown and not reasoning.flag("exclude", False)
     wishes += [*_read_switch(reasoning, "enabled"), *_efforts(reasoning, "effort")]
     reasoning.leave_rest()

@@ -96,7 +96,7 @@ def _guide(fields: Fields, info: ModelInfo) -> Guide | None:
 def _form(fields: Fields) -> Form:
     """The form of the answer, which earlier versions of the API asked for by `output_format`."""
     path, value = "output_format", fields.take("output_format")
-    config = fields.object("output_config")
+    config = fields.inside_or_empty("output_config")
     if (asked := config.take("format")) is not None:
         path, value = config.path("format"), asked
     config.finish()

@@ -37,7 +37,8 @@ class TextItem:
         ]
 
     def whole(self, status: str) -> dict[str, Any]:
-        kind, more = ("reasoning", {"summary": []}) if self.thinks else ("message", {"role": "assistant"})
+        kind = "reasoning" if self.thinks else "message"
+        more: dict[str, Any] = {"summary": []} if self.thinks else {"role": "assistant"}
         return {"id": self._id, "type": kind, "status": status, **more, "content": [self._part()]}
 
     @property

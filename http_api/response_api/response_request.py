@@ -90,7 +90,7 @@ def _instructions(fields: Fields) -> tuple[ChatMessage, ...]:
 
 
 def _guide(fields: Fields, tools: tuple[Tool, ...], info: ModelInfo) -> Guide | None:
-    text = fields.object("text")
+    text = fields.inside_or_empty("text")
     asked = text.take("format")
     text.finish()
     form = NO_FORM if asked is None else read_format(fields_of(asked, "text.format"), read_schema)
