@@ -98,7 +98,8 @@ class _Reader:
         return self.next() if self._tokens[-1] in [("mark", mark) for mark in marks] else None
 
     def expect(self, mark: str) -> None:
-        assert self.takes(mark) is not None, self._tokens[-3:]
+        if (found := self.next()) != mark:
+            raise ValueError(f"{found} in place of {mark}")
 
     def _all(self, kind: str) -> Iterator[str]:
         while self._tokens[-1][0] == kind:
@@ -144,7 +145,7 @@ class _Reader:
             return self._narrowed({"type": "array", "items": schema_of(each), "minItems": 0})
         if word == "if":
             holds, first = self.names[self.next()], self._atom()
-            assert self.next() == "else"
+            self.expect("else")
             other = self._atom()
             return first if holds else other
         if word == "map":
@@ -154,7 +155,8 @@ class _Reader:
         found = self.names.get(word)
         if word[0].isupper() and not isinstance(found, tuple):
             return {"$ref": f"#/components/schemas/{word}"}
-        assert found is not None, word
+        if found is None:
+            raise ValueError(f"{word} is not defined")
         return self._narrowed(found) if isinstance(found, dict) else found
 
     def _closed(self, found: Any, mark: str) -> Any:

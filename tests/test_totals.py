@@ -44,10 +44,10 @@ BORROWED = {
         "drafts that are waited for inside vllm serve": 55,
         "machines that people own": 163,
         "paid: makers of models' files to the lab, options as one class, figures of calibrate": -649,
-        "paid: one description of each body read and described": -632,
+        "paid: one description of each body read and described": -629,
     },
 }
-MAX_BORROWED = {PRODUCT: 805}
+MAX_BORROWED = {PRODUCT: 808}
 
 
 @pytest.fixture(scope="module")
