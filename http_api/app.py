@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,14 +16,16 @@ from starlette.routing import Route
 
 from http_api import requests
 from http_api.backend import HEARTBEAT, Backend
-from http_api.bodies import MAX_CHAT_BODY, read_body
-from http_api.draft_alone import alone_name, by_itself, takes_alone
+from http_api.bodies import MAX_CHAT_BODY, json_response, read_body
+from http_api.draft_alone import asked_names, by_itself, takes_alone
 from http_api.event_stream import EventStream, Told, merge, read_first_chunks, run_while_connected, whole
 from http_api.failures import HANDLERS
 from http_api.guard import Access
 from http_api.messages_api.message_request import VERSION
 from http_api.messages_api.message_routes import as_model, list_models, message_routes
-from http_api.model_names import is_name, names_of
+from http_api.model_names import is_name
+from http_api.ollama.answer_lines import without_prompt
+from http_api.ollama.ollama_requests import OllamaRequest
 from http_api.ollama.routes import ollama_routes, running
 from http_api.openapi import description
 from http_api.page.page_chat import PageReply, page_request
@@ -31,7 +33,7 @@ from http_api.page.page_routes import page_routes
 from http_api.page.views import PageView
 from http_api.response_api.response_reply import ResponseReply
 from http_api.response_api.response_request import response_request
-from http_api.responses import Reply, model_card, to_json
+from http_api.responses import Reply, model_card
 from http_api.right_paths import RightPaths
 from http_api.token_routes import token_routes
 from http_api.waiting_room import WaitingRoom
@@ -40,7 +42,8 @@ from opensled.core.messages import ModelInfo
 from opensled.metrics.registry import Metric, page_of, registry
 from opensled.net.probes import LIVE, READY
 
-Read = Callable[[dict[str, Any], ModelInfo], requests.Request]
+Asked = requests.Request | OllamaRequest
+Read = Callable[[dict[str, Any], ModelInfo], Asked]
 
 
 def build_app(
@@ -85,7 +88,7 @@ def build_app(
             *([Route("/metrics", api.metrics)] if access.local and metrics else []),
             *(page_routes(view, page_chat, ending, access.origins) if view else []),
             Route("/", running),
-            *ollama_routes(backend, ending, heartbeat, lenient, waiting),
+            *ollama_routes(backend, api.complete, lenient),
         ],
         middleware=[Middleware(RightPaths), *access.middleware(guard)],
         exception_handlers=HANDLERS,
@@ -112,15 +115,21 @@ class Api:
         self._registry: Any = None  # made when metrics are first asked for: its library takes memory
 
     async def complete(
-        self, read: Read, request: Request, kind: Callable[[requests.Request, Backend], Told] = Reply
+        self,
+        read: Read,
+        request: Request,
+        kind: Callable[[Any, Backend], Told] = Reply,
+        stream: type[EventStream] = EventStream,
     ) -> Response:
-        """Answer one request, whole or as a stream, as `kind` has it. If the client leaves, the work ends."""
+        """Answer one request, whole or as a `stream`, as `kind` has it. If the client leaves, the work ends."""
         (alone, wanted), headers = await read_body(
             request,
             partial(self._read_request, read),
             self._is_lenient,
             MAX_CHAT_BODY,
         )
+        if isinstance(wanted, OllamaRequest) and not wanted.tasks:
+            return json_response(without_prompt(wanted), headers)
         reply = kind(wanted, self._backend)
         reply.headers |= headers
         answer = self._backend.answering(request.scope)
@@ -129,46 +138,46 @@ class Api:
         chunks = merge(answer, wanted.tasks, wanted.respell, self._ending, self._waiting)
         if not wanted.stream:
             told = await run_while_connected(request.receive, whole(chunks, reply))
-            return _json(told, reply.headers)
+            return json_response(told, reply.headers)
         first = await run_while_connected(request.receive, read_first_chunks(chunks, len(wanted.tasks)))
-        return EventStream(first, chunks, reply, self._heartbeat)
+        return stream(first, chunks, reply, self._heartbeat)
 
-    def _read_request(self, read: Read, body: dict[str, Any]) -> tuple[bool, requests.Request]:
+    def _read_request(self, read: Read, body: dict[str, Any]) -> tuple[bool, Asked]:
         """Whether the draft model alone is asked, and for what."""
         return takes_alone(body, self._backend), read(body, self._backend.info)
 
     async def models(self, request: Request) -> Response:
         cards = self._cards()
-        return _json(list_models(cards) if VERSION in request.headers else {"object": "list", "data": cards})
+        return json_response(
+            list_models(cards) if VERSION in request.headers else {"object": "list", "data": cards}
+        )
 
     async def model(self, request: Request) -> Response:
         asked = request.path_params["model"]
         for card in self._cards():
             if is_name(asked, card["id"]):
-                return _json(as_model(card) if VERSION in request.headers else card)
+                return json_response(as_model(card) if VERSION in request.headers else card)
         raise NotFound(f"model {asked[:80]!r} not found; GET /v1/models lists what is served here", "model")
 
     def _cards(self) -> list[dict[str, Any]]:
         """What can be asked."""
-        info = self._backend.info
-        names = [*names_of(info), *([alone_name(info)] if self._backend.writes_alone else [])]
-        return [model_card(name, info, self._created) for name in names]
+        return [model_card(name, self._backend.info, self._created) for name in asked_names(self._backend)]
 
     async def openapi(self, request: Request) -> Response:
-        return _json(description(self._backend.info))
+        return json_response(description(self._backend.info))
 
     async def status(self, request: Request) -> Response:
-        return _json(self._backend.status.figures())
+        return json_response(self._backend.status.figures())
 
     async def live(self, request: Request) -> Response:
         """Whether this process works. Needs no key, and therefore tells little."""
-        return _json({"status": "ok", "server": self._server})
+        return json_response({"status": "ok", "server": self._server})
 
     async def ready(self, request: Request) -> Response:
         """Whether a request would be answered now; raises Unreachable if not."""
         if reason := self._backend.unready:
             raise Unreachable(reason)
-        return _json({"status": "ready", "server": self._server})
+        return json_response({"status": "ready", "server": self._server})
 
     @property
     def _server(self) -> str:
@@ -181,7 +190,3 @@ class Api:
         self._registry = self._registry or registry(list(self._metrics))
         page, kind = page_of(self._registry)
         return Response(page, media_type=kind)
-
-
-def _json(payload: object, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(to_json(payload), headers=headers, media_type="application/json")

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
+from starlette.responses import Response
 
 from http_api.backend import reading
 from http_api.error_forms import OLLAMA
-from http_api.fields import lenient, parse_object
-from http_api.left_out import make_header, noting
+from http_api.fields import parse_object
+from http_api.left_out import leaving_out, listed
+from http_api.responses import to_json
 from opensled.core.images import MAX_PROMPT_IMAGE_BYTES
 
 JSON = "application/json"
@@ -21,7 +23,6 @@ LARGE = 64 << 10  # bytes; chosen: one of 3 MB takes half a second to read, one 
 MAX_BODY = 3 << 20  # bytes of a request; the server takes messages of 4 MiB
 # The same with pictures, in base64; a history has some also where no model sees.
 MAX_CHAT_BODY = MAX_BODY + 4 * MAX_PROMPT_IMAGE_BYTES // 3
-IGNORED_HEADER = "OpenSLED-Ignored"  # of an answer to a request with fields that were not read
 
 T = TypeVar("T")
 
@@ -37,13 +38,16 @@ async def read_body(
     body = await whole_body(request, most)
 
     def parse() -> tuple[T, dict[str, str]]:
-        with lenient(is_lenient) as ignored, noting() as notes:
-            found, headers = read(parse_object(body)), make_header(IGNORED_HEADER, ignored)
-            for header, texts in notes.items():
-                headers |= make_header(header, texts)
-            return found, headers
+        with leaving_out(is_lenient) as notes:
+            found = read(parse_object(body))
+            return found, {header: listed(texts) for header, texts in notes.items()}
 
     return await reading(request.scope, parse, len(body) > LARGE)
+
+
+def json_response(payload: object, headers: Mapping[str, str] | None = None) -> Response:
+    """The response that holds `payload`."""
+    return Response(to_json(payload), headers=headers, media_type=JSON)
 
 
 async def whole_body(request: Request, most: int = MAX_BODY) -> bytes:

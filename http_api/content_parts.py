@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from http_api.effects import is_nothing
-from http_api.fields import Fields, fields_of, leave_out, require_text
+from http_api.fields import Fields, fields_of, require_text
+from http_api.left_out import leave_out
 from http_api.part_files import document_text, find_picture, words_of
 from opensled.core.errors import InvalidRequest, RequestError, Unsupported
 from opensled.core.images import MAX_PROMPT_IMAGE_BYTES, Image, ImageFacts, TurnImage

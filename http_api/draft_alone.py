@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from http_api.backend import Answer, Backend
-from http_api.model_names import is_name
+from http_api.model_names import is_name, names_of
 from opensled.core.answer import Origin
 from opensled.core.messages import ModelInfo
 
@@ -21,6 +21,11 @@ PREFIXES: dict[Origin, str] = {"local": "draft-alone/", "relay": "relay-alone/"}
 def alone_name(info: ModelInfo, author: Origin = "local") -> str:
     """The name of what stands in for the target of `info`: the draft model, or a relay's."""
     return PREFIXES[author] + info.model_id
+
+
+def asked_names(backend: Backend) -> list[str]:
+    """All names that can be asked for."""
+    return [*names_of(backend.info), *([alone_name(backend.info)] if backend.writes_alone else [])]
 
 
 def takes_alone(body: dict[str, Any], backend: Backend) -> bool:

@@ -1,7 +1,7 @@
 """Reads a JSON object field by field, so that no field is ignored in silence.
 
 Each field is either read with its type, or left out by name where it cannot change the answer (http_api/effects.py), or
-refused by name. What is empty counts as absent. Inside of `lenient` fields of unknown effect are left out too.
+refused by name. What is empty counts as absent. A lenient API leaves out fields of unknown effect, too.
 """
 
 from __future__ import annotations
@@ -10,28 +10,14 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeGuard, TypeVar
 
+from http_api.asked_fields import FIELDS
 from http_api.effects import ANNOTATIONS, EMPTY, OFF, find_remedy, is_any_of, is_nothing, off_values
+from http_api.left_out import field_name, ignores, leave_out
 from opensled.core.bounds import require_unicode
 from opensled.core.errors import InvalidRequest, Unsupported
 from opensled.core.files import decode_text
-
-MAX_IGNORED = 1000  # fields of one request that are left out by name; of unknown effect no more may come
-
-
-@dataclass
-class LeftOut:
-    """What one request had that nothing read; `any`: also fields of unknown effect may be left out."""
-
-    any: bool = False
-    names: dict[str, None] = field(default_factory=dict)  # in their order, each once
-
-
-_left_out: ContextVar[LeftOut | None] = ContextVar("left_out", default=None)
 
 Default = TypeVar("Default")
 Value = TypeVar("Value")
@@ -101,6 +87,11 @@ class Fields:
         """The fields of an object that is a field of this one."""
         return fields_of(self.raw(name), self.path(name))
 
+    def inside_or_empty(self, name: str) -> Fields:
+        """The same of an object that may be empty or absent."""
+        value = self.take(name)
+        return fields_of({} if value is None else value, self.path(name))
+
     def text(self, name: str, default: str) -> str:
         value = self.take(name)
         return default if value is None else require_text(value, self.path(name))
@@ -108,6 +99,17 @@ class Fields:
     def flag(self, name: str, default: Default) -> bool | Default:
         """0 is false, as some languages write it."""
         return self._read(name, default, as_flag, "true or false")
+
+    def read(self, group: str) -> dict[str, Any]:
+        """The fields of this group that are there, each of its kind and in its range (http_api/asked_fields.py)."""
+        found = {}
+        for name, (kind, low, high) in FIELDS[group].items():
+            if name in self._values and (value := KINDS[kind](self, name)) is not None:
+                if kind != "string" and not low <= value <= high:
+                    where = self.path(name)
+                    raise InvalidRequest(f"{where} is out of range: it must be from {low} to {high}", where)
+                found[name] = value
+        return found
 
     def integer(self, name: str) -> int | None:
         return self._read(name, None, as_integer, "an integer")
@@ -147,7 +149,7 @@ class Fields:
 
     def _refuse(self, name: str, path: str) -> None:
         """Raises Unsupported, but for a field of unknown effect that may be left out."""
-        shown = _make_printable(path)
+        shown = field_name(path)
         if remedy := find_remedy(name):
             raise Unsupported(f"{shown} is not supported here: {remedy}", shown)
         if name in OFF:
@@ -170,34 +172,13 @@ class Fields:
         raise Unsupported(f"{path} is not read here: {find_remedy(name) or 'leave it out'}", path)
 
 
-@contextmanager
-def lenient(on: bool) -> Iterator[dict[str, None]]:
-    """While inside, fields without effect are left out, if `on` also those of unknown effect; yields their names.
-
-    The names are short, and ASCII without control characters.
-    """
-    left = LeftOut(on)
-    token = _left_out.set(left)
-    try:
-        yield left.names
-    finally:
-        _left_out.reset(token)
-
-
-def leave_out(path: str) -> None:
-    """Keep the name of a field that is left out, for the header of the answer."""
-    left = _left_out.get()
-    if left is not None and len(left.names) < MAX_IGNORED:
-        left.names[_make_printable(path)] = None
-
-
-def ignores(path: str) -> bool:
-    """Whether the field `path`, of unknown effect, is left out; its name is kept then."""
-    left = _left_out.get()
-    if left is None or not left.any or len(left.names) >= MAX_IGNORED:
-        return False
-    leave_out(path)
-    return True
+# How a field of each kind is read; None = it is empty
+KINDS: dict[str, Callable[[Fields, str], Any]] = {
+    "flag": lambda fields, name: fields.flag(name, None),
+    "integer": Fields.integer,
+    "number": lambda fields, name: fields.number(name, None),
+    "string": lambda fields, name: fields.text(name, ""),
+}
 
 
 def fields_of(value: object, where: str) -> Fields:
@@ -255,9 +236,3 @@ def is_number(value: object) -> TypeGuard[float]:
         return math.isfinite(value)
     except OverflowError:  # an integer beyond every float
         return False
-
-
-def _make_printable(name: str) -> str:
-    """A field name of the client's making, fit for a message or a header: short, and without surprises."""
-    printable = "".join(letter if letter.isprintable() else "?" for letter in name)
-    return printable.encode("ascii", "backslashreplace").decode()[:80]

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from http_api.effects import is_nothing
-from http_api.fields import Fields, fields_of, leave_out, require_object, require_text
-from http_api.left_out import CALLS_HEADER, note, require_held
+from http_api.fields import Fields, fields_of, require_object, require_text
+from http_api.left_out import CALLS_HEADER, leave_out, note, require_held
 from opensled.core.bounds import MAX_TOOLS
 from opensled.core.errors import InvalidRequest, Unsupported
 from opensled.core.messages import GUIDE, Guide, ModelInfo, Tool
@@ -88,10 +88,7 @@ def _nested_schema(fields: Fields) -> Form:
 
 def read_schema(fields: Fields, named: bool = True) -> Form:
     """The schema of an answer, with its name if it is `named`; refuses other fields."""
-    if named:
-        fields.text("name", "")
-    fields.text("description", "")
-    strict = fields.flag("strict", False)
+    strict = fields.read("named_form" if named else "form").get("strict", False)
     schema = fields.take("schema")
     fields.finish()
     return Form(ANY_OBJECT if schema is None else schema_text(schema, fields.path("schema"), strict), strict)
@@ -164,8 +161,9 @@ def functions(
 
 def read_function(fields: Fields) -> Tool:
     """A tool by its name, description and the schema of its arguments; refuses other fields."""
-    name, description = read_name(fields), fields.text("description", "")
-    strict = fields.flag("strict", False)
+    name = read_name(fields)
+    given = fields.read("function")
+    description, strict = given.get("description", ""), given.get("strict", False)
     where, schema = arguments_schema(fields)
     fields.finish()
     text = "" if schema is None else schema_text(schema, fields.path(where), strict)

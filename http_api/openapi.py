@@ -4,10 +4,11 @@ tests/test_openapi.py keeps it true: what it allows is accepted, what it forbids
 """
 
 from http_api import replies, schemas
+from http_api.error_forms import MESSAGES
 from http_api.messages_api import message_schemas
 from http_api.model_names import names_of
-from http_api.replies import Schema, ref
-from http_api.response_api import output_schemas, response_schemas
+from http_api.notation import Schema
+from http_api.response_api import response_schemas
 from opensled.core.messages import ModelInfo
 from opensled.net.probes import LIVE, READY
 
@@ -24,6 +25,24 @@ ERRORS = {
 }
 ALWAYS = ("401", "403", "500")  # may befall every request
 WAITING = ("429", "503")
+
+
+# Of each path its name, what is asked, the whole answer, an event of its stream (- = there is none), and what it does
+POSTS = """
+/v1/chat/completions createChatCompletion ChatRequest ChatCompletion ChatCompletionChunk Answer a chat
+/v1/completions createCompletion CompletionRequest Completion CompletionChunk Continue a text
+/v1/responses createResponse ResponseRequest Response ResponseEvent Answer a chat, in the form of the Responses API
+/v1/messages createMessage MessageRequest AnthropicMessage MessageEvent Answer a chat, in the form of Anthropic's API
+/v1/messages/count_tokens countTokens MessageRequest TokenCount - The tokens of a chat's prompt; nothing is computed
+/tokenize tokenize TokenizeRequest Tokens - The tokens of a text
+/detokenize detokenize DetokenizeRequest TokenText - The text of tokens
+"""
+# Of each path its name, the answer, and what it does
+GETS = """
+/v1/models listModels ModelList The model served here, in a list
+/openapi.json describe Description This description
+/status draftStatus Status How answers are drafted just now, and why
+"""
 
 
 def description(info: ModelInfo) -> Schema:
@@ -47,7 +66,6 @@ def description(info: ModelInfo) -> Schema:
                 **schemas.components(info),
                 **replies.components(),
                 **response_schemas.components(info),
-                **output_schemas.components(),
                 **message_schemas.components(info),
             },
             "securitySchemes": {
@@ -62,131 +80,63 @@ def description(info: ModelInfo) -> Schema:
 
 
 def _paths(info: ModelInfo) -> Schema:
+    posts = [line.split(" ", 5) for line in POSTS.strip().splitlines()]
+    gets = [line.split(" ", 3) for line in GETS.strip().splitlines()]
     model_id = {"type": "string", "enum": [*names_of(info)]}
+    named = _get("retrieveModel", "Model", "The model served here", "404")
+    named["parameters"] = [{"name": "model", "in": "path", "required": True, "schema": model_id}]
     return {
-        "/v1/chat/completions": {
-            "post": _post(
-                "createChatCompletion",
-                "Answer a chat",
-                ("ChatRequest", "ChatCompletion"),
-                _events("ChatCompletionChunk"),
-            )
-        },
-        "/v1/completions": {
-            "post": _post(
-                "createCompletion",
-                "Continue a text",
-                ("CompletionRequest", "Completion"),
-                _events("CompletionChunk"),
-            )
-        },
-        "/v1/responses": {
-            "post": _post(
-                "createResponse",
-                "Answer a chat, in the form of the Responses API",
-                ("ResponseRequest", "Response"),
-                _named_events("ResponseEvent"),
-            )
-        },
-        **_message_paths(),
-        "/v1/models": {"get": _get("listModels", "The model served here, in a list", "ModelList")},
-        "/v1/models/{model}": {
-            "get": {
-                **_get("retrieveModel", "The model served here", "Model", "404"),
-                "parameters": [{"name": "model", "in": "path", "required": True, "schema": model_id}],
-            }
-        },
-        "/tokenize": {"post": _post("tokenize", "The tokens of a text", ("TokenizeRequest", "Tokens"), None)},
-        "/detokenize": {
-            "post": _post("detokenize", "The text of tokens", ("DetokenizeRequest", "TokenText"), None)
-        },
-        "/openapi.json": {"get": _get("describe", "This description", "Description")},
-        "/status": {"get": _get("draftStatus", "How answers are drafted just now, and why", "Status")},
-        **{path: _probe(path, "Whether the process works", "Health") for path in (LIVE, "/health")},
-        **{path: _probe(path, "Whether a request would be answered now", "Ready", "503") for path in READY},
+        **{path: {"post": _post(path, *told)} for path, *told in posts},
+        **{path: {"get": _get(*told)} for path, *told in gets},
+        "/v1/models/{model}": {"get": named},
+        **{path: _probe(path, "Health", "Whether the process works") for path in (LIVE, "/health")},
+        **{path: _probe(path, "Ready", "Whether a request would be answered now", "503") for path in READY},
     }
 
 
-def _probe(path: str, summary: str, schema: str, *errors: str) -> Schema:
-    return {"get": {**_get(path.removeprefix("/"), summary, schema, *errors), "security": []}}
+def _probe(path: str, answer: str, summary: str, *errors: str) -> Schema:
+    return {"get": {**_get(path.removeprefix("/"), answer, summary, *errors), "security": []}}
 
 
-def _message_paths() -> Schema:
-    """Those of Anthropic's API."""
-    return {
-        "/v1/messages": {
-            "post": _post(
-                "createMessage",
-                "Answer a chat, in the form of Anthropic's API",
-                ("MessageRequest", "AnthropicMessage"),
-                _named_events("MessageEvent"),
-                "MessageError",
-            )
-        },
-        "/v1/messages/count_tokens": {
-            "post": _post(
-                "countTokens",
-                "The tokens of a chat's prompt; nothing is computed",
-                ("MessageRequest", "TokenCount"),
-                None,
-                "MessageError",
-            )
-        },
-    }
-
-
-def _post(
-    name: str, summary: str, kinds: tuple[str, str], events: Schema | None, error: str = "Error"
-) -> Schema:
-    """`kinds`: what is asked, and the whole answer; `events`: with stream: true, None = there are none."""
-    asked, whole = kinds
-    content = {
-        "application/json": {"schema": ref(whole)},
-        **({"text/event-stream": {"schema": events}} if events else {}),
-    }
+def _post(path: str, name: str, asked: str, whole: str, event: str, summary: str) -> Schema:
+    error = "MessageError" if MESSAGES in path else "Error"
+    events = {} if event == "-" else {"text/event-stream": {"schema": _events(event)}}
+    answer = {"description": "The answer.", "content": {**_json(whole), **events}}
     return {
         "operationId": name,
         "summary": summary,
-        "requestBody": {"required": True, "content": {"application/json": {"schema": ref(asked)}}},
-        "responses": {
-            "200": {"description": "The answer.", "content": content},
-            **{status: _error(status, error) for status in ERRORS},
-        },
+        "requestBody": {"required": True, "content": _json(asked)},
+        "responses": {"200": answer, **{status: _error(status, error) for status in ERRORS}},
     }
+
+
+def _get(name: str, answer: str, summary: str, *errors: str) -> Schema:
+    told = {"200": {"description": summary, "content": _json(answer)}}
+    told |= {status: _error(status) for status in (*errors, *ALWAYS)}
+    return {"operationId": name, "summary": summary, "responses": told}
 
 
 def _events(kind: str) -> Schema:
-    """With stream: true. What one event holds; an answer that fails midway ends with an error instead of [DONE]."""
-    payload = {"anyOf": [ref(kind), ref("Error")]}
-    piece = {"contentMediaType": "application/json", "contentSchema": payload}
-    data = {"type": "string", "anyOf": [{"const": "[DONE]"}, piece]}
-    return {"type": "object", "properties": {"data": data}, "required": ["data"]}
+    """With stream: true. One event: of named ones the name is the type that its data names, too; other streams end with
+    [DONE], or with an error where an answer fails midway."""
+    is_named = kind.endswith("Event")
+    told = _ref(kind) if is_named else {"anyOf": [_ref(kind), _ref("Error")]}
+    piece = {"contentMediaType": "application/json", "contentSchema": told}
+    data = {"type": "string", **(piece if is_named else {"anyOf": [{"const": "[DONE]"}, piece]})}
+    named = {"event": {"type": "string"}} if is_named else {}
+    return {"type": "object", "properties": {**named, "data": data}, "required": [*named, "data"]}
 
 
-def _named_events(kind: str) -> Schema:
-    """With stream: true. What one event holds; its name is the type that its data names, too."""
-    data = {"type": "string", "contentMediaType": "application/json", "contentSchema": ref(kind)}
-    return {
-        "type": "object",
-        "properties": {"event": {"type": "string"}, "data": data},
-        "required": ["event", "data"],
-    }
+def _ref(name: str) -> Schema:
+    return {"$ref": f"#/components/schemas/{name}"}
 
 
-def _get(name: str, summary: str, answer: str, *errors: str) -> Schema:
-    success = {"description": summary, "content": {"application/json": {"schema": ref(answer)}}}
-    return {
-        "operationId": name,
-        "summary": summary,
-        "responses": {"200": success, **{status: _error(status) for status in (*errors, *ALWAYS)}},
-    }
+def _json(name: str) -> Schema:
+    return {"application/json": {"schema": _ref(name)}}
 
 
 def _error(status: str, kind: str = "Error") -> Schema:
-    response: Schema = {
-        "description": ERRORS[status],
-        "content": {"application/json": {"schema": ref(kind)}},
-    }
+    response: Schema = {"description": ERRORS[status], "content": _json(kind)}
     if status in WAITING:
         schema = {"type": "integer", "minimum": 1}
         response["headers"] = {"Retry-After": {"description": "seconds", "required": True, "schema": schema}}

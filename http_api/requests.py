@@ -3,7 +3,7 @@
 The fields are those of OpenAI's API reference; `top_k`, `min_p`, `repetition_penalty`, `ignore_eos` and
 `stop_token_ids` are common extensions, and `opensled` holds our own: how an answer is served
 (`extra_body={"opensled": {"pace": 20}}` in the clients).
-http_api/schemas.py has the same fields as a JSON schema.
+http_api/asked_fields.py and http_api/schemas.py describe the fields.
 """
 
 import re
@@ -12,17 +12,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from http_api.chat_messages import read_prompts, read_turns
-from http_api.fields import Fields, fields_of, leave_out
+from http_api.fields import Fields, fields_of
 from http_api.guides import Form, make_guide, read_calls, read_form
+from http_api.left_out import leave_out
 from http_api.model_names import asked_name
-from http_api.sampling_fields import MAX_CHOICES, read_params, read_stop, seed_choice, token_limit
+from http_api.sampling_fields import read_params, read_stop, seed_choice, token_limit
 from http_api.thinking_fields import KWARGS, read_thinking
 from opensled.core.answer import Task
 from opensled.core.errors import InvalidRequest, RequestError, Unsupported
-from opensled.core.messages import MAX_PACE, MAX_TOP_LOGPROBS, ModelInfo
+from opensled.core.messages import MAX_PACE, ModelInfo
 
 COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions; a chat goes on to the end of the context
-MAX_COMPLETION_LOGPROBS = 5  # OpenAI's limit for /v1/completions
 
 # The server's names of fields of `Open` for which clients have other names.
 CLIENT_NAMES = {
@@ -81,25 +81,17 @@ def chat_request(
     prompt = read_turns(fields.take("messages"), info.images)
     require_template(info, "messages")
     guide = make_guide(form_of(fields), "response_format", *read_calls(fields), info)
-    told = read_bounded(fields, "prompt_logprobs", MAX_TOP_LOGPROBS)
+    asked = fields.read("chat")
+    told = asked.get("prompt_logprobs")
     names_of_limit = ("max_completion_tokens", "max_tokens")
     limit, name = token_limit(fields, info, *names_of_limit, may_be_none=told is not None)
     params = read_params(fields, info, info.limits.context_length if limit is None else limit)
     variables, shown = read_thinking(fields, info)
-    task = Task(
-        prompt,
-        params,
-        read_stop(fields.take("stop")),
-        _chat_logprobs(fields),
-        guide,
-        template_variables=variables,
-        prompt_logprobs=told,
-    )
+    stop, top = read_stop(fields.take("stop")), _chat_logprobs(asked)
+    task = Task(prompt, params, stop, top, guide, template_variables=variables, prompt_logprobs=told)
     names = {**CLIENT_NAMES, "prompt": "messages", "images": "messages", "max_tokens": name}
-    return replace(
-        _add_prompt_logprobs(build_request(fields, [task], _count(fields), True, names), told),
-        shows_thoughts=shown,
-    )
+    request = build_request(fields, [task], asked.get("n", 1), True, names)
+    return replace(_add_prompt_logprobs(request, told), shows_thoughts=shown)
 
 
 def completion_request(body: dict[str, Any], info: ModelInfo) -> Request:
@@ -109,18 +101,18 @@ def completion_request(body: dict[str, Any], info: ModelInfo) -> Request:
     fields = Fields(body)
     asked_name(fields, info)
     prompts = read_prompts(fields.raw("prompt"), info)
-    echo, told = fields.flag("echo", False), read_bounded(fields, "prompt_logprobs", MAX_TOP_LOGPROBS)
+    asked = fields.read("completion")
+    echo, told, logprobs = asked.get("echo", False), asked.get("prompt_logprobs"), asked.get("logprobs")
     limit, _ = token_limit(fields, info, "max_tokens", may_be_none=echo or told is not None)
     params = read_params(fields, info, COMPLETION_TOKENS if limit is None else limit)
-    logprobs = read_bounded(fields, "logprobs", MAX_COMPLETION_LOGPROBS)
     stop, wanted = read_stop(fields.take("stop")), told
     if echo and (logprobs is not None or limit == 0):
         wanted = max(told or 0, logprobs or 0)
     tasks = [Task(prompt, params, stop, logprobs, prompt_logprobs=wanted) for prompt in prompts]
-    best_of = fields.integer("best_of")
     shown = {"prompt_logprobs": "logprobs"} if told is None else {}
     names = {**CLIENT_NAMES, "top_logprobs": "logprobs", **shown}
-    request = build_request(fields, tasks, _count(fields), False, names)
+    best_of = fields.integer("best_of")
+    request = build_request(fields, tasks, asked.get("n", 1), False, names)
     if best_of not in (None, 1, request.per_prompt):
         raise Unsupported(
             "best_of must be 1 or equal to n: choosing among more answers is not supported", "best_of"
@@ -136,9 +128,9 @@ def build_request(
     names: dict[str, str],
 ) -> Request:
     """The request of `count` answers to each task: reads the fields that all kinds share, and refuses the rest."""
-    stream = fields.flag("stream", False)
-    include_usage = _stream_options(fields, stream)
-    service = _service(fields.take("opensled"))
+    stream = fields.read("delivery").get("stream", False)
+    include_usage = _wants_usage(fields, stream)
+    service = _service(fields)
     fields.finish()
     choices = [
         replace(task, params=seed_choice(task.params, number), **service)
@@ -146,13 +138,6 @@ def build_request(
         for number in range(count)
     ]
     return Request(tuple(choices), count, stream, include_usage, is_chat, names=names)
-
-
-def _count(fields: Fields) -> int:
-    count = fields.integer("n")
-    if count is not None and not 1 <= count <= MAX_CHOICES:
-        raise InvalidRequest(f"n is out of range: it must be from 1 to {MAX_CHOICES}", "n")
-    return count or 1
 
 
 def require_template(info: ModelInfo, name: str) -> None:
@@ -164,13 +149,12 @@ def require_template(info: ModelInfo, name: str) -> None:
         )
 
 
-def _chat_logprobs(fields: Fields) -> int | None:
+def _chat_logprobs(asked: Mapping[str, Any]) -> int | None:
     """How many of the likeliest tokens to report at each position; None: no log-probabilities."""
-    wanted = fields.flag("logprobs", False)
-    top = read_bounded(fields, "top_logprobs", MAX_TOP_LOGPROBS)
+    wanted, top = asked.get("logprobs", False), asked.get("top_logprobs", 0)
     if top and not wanted:
         raise InvalidRequest("top_logprobs needs logprobs: true", "top_logprobs")
-    return (top or 0) if wanted else None
+    return top if wanted else None
 
 
 def _add_prompt_logprobs(request: Request, told: int | None) -> Request:
@@ -183,36 +167,23 @@ def _add_prompt_logprobs(request: Request, told: int | None) -> Request:
     return replace(request, prompt_logprobs=told)
 
 
-def read_bounded(fields: Fields, name: str, most: int) -> int | None:
-    """An integer from 0 to `most`; None if absent."""
-    value = fields.integer(name)
-    if value is not None and not 0 <= value <= most:
-        raise InvalidRequest(f"{name} is out of range: it must be from 0 to {most}", name)
-    return value
-
-
-def _service(value: object) -> dict[str, Any]:
+def _service(fields: Fields) -> dict[str, Any]:
     """The fields of a `Task` that the field `opensled` states; None in one of them: the backend's default."""
-    if value is None:
-        return {}
-    fields = fields_of(value, "opensled")
-    pace, background = fields.number("pace", None), fields.flag("background", None)
-    if pace is not None and not 0 <= pace <= MAX_PACE:
+    inner = fields.inside_or_empty("opensled")
+    asked = {"pace": None, "background": None, "drafts": True, **inner.read("opensled")}
+    if not 0 <= (asked["pace"] or 0) <= MAX_PACE:
         raise InvalidRequest(
             f"opensled.pace is out of range: it must be from 0 to {MAX_PACE:g} tokens/s", "opensled.pace"
         )
-    drafts = fields.flag("drafts", True)
-    fields.finish()
-    return {"pace": pace, "background": background, "drafts": drafts}
+    inner.finish()
+    return asked
 
 
-def _stream_options(fields: Fields, stream: bool) -> bool:
+def _wants_usage(fields: Fields, stream: bool) -> bool:
     value = fields.take("stream_options")
-    if value is None:
-        return False
-    options = fields_of(value, "stream_options")
-    include_usage = options.flag("include_usage", False)
+    options = fields_of({} if value is None else value, "stream_options")
+    asked = options.read("stream_options")
     options.finish()
-    if not stream:
+    if value is not None and not stream:
         leave_out("stream_options")
-    return include_usage and stream
+    return stream and asked.get("include_usage", False)

@@ -4,6 +4,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from http_api.chat_messages import token_ids
 from http_api.fields import Fields, is_number, require_object, require_text
@@ -14,7 +15,6 @@ from opensled.core.penalties import require_served
 MAX_STOPS = 64
 NO_LIMIT = -1  # as llama-server and LM Studio write it
 MAX_STOP_IDS = 256
-MAX_CHOICES = 32  # answers to one prompt
 
 
 def read_params(fields: Fields, info: ModelInfo, max_tokens: int) -> SamplingParams:
@@ -22,41 +22,33 @@ def read_params(fields: Fields, info: ModelInfo, max_tokens: int) -> SamplingPar
 
     Raises InvalidRequest, and Unsupported for what the server that `info` describes does not serve.
     """
-    theirs = fields.number("repeat_penalty", 1.0)  # llama.cpp's name of repetition_penalty
+    given = fields.read("sampling")
+    theirs = given.pop("repeat_penalty", 1.0)  # llama.cpp's name of repetition_penalty
     try:
         SamplingParams(repetition_penalty=theirs)  # refused also beside the other name, which goes first
-        return _read_params(fields, info, max_tokens, theirs)
+        return _params(fields, info, max_tokens, {"repetition_penalty": theirs, **given})
     except RequestError as error:
         if theirs != 1 and error.field == "repetition_penalty":
             raise type(error)(f"repeat_penalty: {error}", "repeat_penalty") from error
         raise
 
 
-def _read_params(fields: Fields, info: ModelInfo, max_tokens: int, repeats: float) -> SamplingParams:
-    top_p = fields.number("top_p", 1.0)
+def _params(fields: Fields, info: ModelInfo, max_tokens: int, given: dict[str, Any]) -> SamplingParams:
+    top_p = given.pop("top_p", 1.0)
+    given["top_k"] = max(0, given.get("top_k", 0))  # all are kept with -1, too
+    if "seed" in given:  # any integer, as signed 64 bits
+        given["seed"] = (given["seed"] + 2**63) % 2**64 - 2**63
     params = SamplingParams(
-        temperature=fields.number("temperature", 1.0),
-        top_k=max(0, fields.integer("top_k") or 0),  # all are kept with -1, too
+        **given,
         top_p=top_p or 1.0,
-        seed=_seed(fields.integer("seed")),
         max_tokens=max_tokens,
         stop_ids=_stop_ids(fields.take("stop_token_ids"), info),
-        ignore_eos=fields.flag("ignore_eos", False),
         logit_bias=_logit_bias(fields.take("logit_bias"), info),
-        min_p=fields.number("min_p", 0.0),
-        presence_penalty=fields.number("presence_penalty", 0.0),
-        frequency_penalty=fields.number("frequency_penalty", 0.0),
-        repetition_penalty=fields.number("repetition_penalty", repeats),
     )
     if fields.integer("repeat_last_n") == 0:  # of no token; any other number means the whole answer here
         params = replace(params, presence_penalty=0.0, frequency_penalty=0.0, repetition_penalty=1.0)
     require_served(params, info)
     return params if top_p else replace(params, top_k=1)  # of a share of 0 the likeliest token is left
-
-
-def _seed(value: int | None) -> int | None:
-    """Any integer, as signed 64 bits."""
-    return None if value is None else (value + 2**63) % 2**64 - 2**63
 
 
 def seed_choice(params: SamplingParams, choice: int) -> SamplingParams:

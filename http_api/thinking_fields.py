@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from http_api.effects import is_any_of
-from http_api.fields import Fields, fields_of, leave_out, require_text
+from http_api.fields import Fields, fields_of, require_text
+from http_api.left_out import leave_out
 from opensled.core.errors import InvalidRequest, Unsupported
 from opensled.core.messages import ModelInfo
 from opensled.core.template_variables import MAX_SIZE, RESERVED
@@ -53,22 +54,16 @@ class Wish(NamedTuple):
 
 def read_thinking(fields: Fields, info: ModelInfo) -> Thinking:
     """Reads all of these fields. Raises InvalidRequest and Unsupported with the field as the client spells it."""
-    kwargs = _inner(fields, KWARGS)
+    kwargs = fields.inside_or_empty(KWARGS)
     shown = fields.flag("include_reasoning", True)
     wishes = [*_wishes(fields), *_efforts(fields)]
-    reasoning = _inner(fields, "reasoning")
+    reasoning = fields.inside_or_empty("reasoning")
     shown = shown and not reasoning.flag("exclude", False)
     wishes += [*_read_switch(reasoning, "enabled"), *_efforts(reasoning, "effort")]
     reasoning.leave_rest()
     wishes += [*_wishes(kwargs), *_efforts(kwargs)]
     variables = {**_others(kwargs, info), **_resolve(wishes, info)}
     return Thinking(_text(variables) if variables else "", shown)
-
-
-def _inner(fields: Fields, name: str) -> Fields:
-    """The fields of an object that may be empty."""
-    value = fields.take(name)
-    return fields_of({} if value is None else value, fields.path(name))
 
 
 def _wishes(fields: Fields) -> Iterator[Wish]:

@@ -16,11 +16,10 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from http_api.backend import SPENT, Backend
-from http_api.bodies import JSON, read_body
+from http_api.bodies import json_response, read_body
 from http_api.chat_messages import token_ids
 from http_api.fields import Fields, require_text
 from http_api.model_names import asked_name
-from http_api.responses import to_json
 from opensled.core.bounds import MAX_CHARACTERS
 from opensled.core.errors import InvalidRequest, Unsupported
 from opensled.core.messages import ModelInfo
@@ -45,12 +44,12 @@ def token_routes(backend: Backend, is_lenient: bool) -> list[BaseRoute]:
         ids = await _in_thread(request, partial(encode, text))
         told = {"count": len(ids), "max_model_len": backend.info.limits.context_length, "tokens": ids}
         pieces = [backend.tokenizer.piece(token) for token in ids] if spelled else None
-        return Response(to_json({**told, "token_strs": pieces}), headers=headers, media_type=JSON)
+        return json_response({**told, "token_strs": pieces}, headers)
 
     async def detokenize(request: Request) -> Response:
         ids, headers = await read_body(request, partial(_ids, info=backend.info), is_lenient)
         text = await _in_thread(request, partial(_decode, backend.tokenizer, ids))
-        return Response(to_json({"prompt": text, "content": text}), headers=headers, media_type=JSON)
+        return json_response({"prompt": text, "content": text}, headers)
 
     return [
         Route("/tokenize", tokenize, methods=["POST"]),
@@ -71,7 +70,7 @@ def _text(body: dict[str, Any], info: ModelInfo) -> tuple[str, bool, bool]:
             "messages",
         )
     text, special = require_text(fields.raw(field), field), fields.flag(add, not by_llama)
-    spelled = fields.flag("return_token_strs", False)
+    spelled = fields.read("tokenize").get("return_token_strs", False)
     fields.finish()
     most = MAX_CHARACTERS * info.limits.context_length
     if len(text) > most:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from http_api.bodies import IGNORED_HEADER
+from http_api.left_out import IGNORED_HEADER
 from opensled.core.errors import InvalidRequest
 from opensled.core.images import MAX_IMAGES
 from tests.fake_backend import FakeBackend, call

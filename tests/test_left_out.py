@@ -9,12 +9,11 @@ import httpx
 import pytest
 
 from http_api.app import build_app
-from http_api.bodies import IGNORED_HEADER
 from http_api.effects import ANNOTATIONS as KNOWN_ANNOTATIONS
 from http_api.effects import ASKED as KNOWN_ASKED
 from http_api.effects import OFF as KNOWN_OFF
 from http_api.effects import OFF_OR_UNKNOWN
-from http_api.left_out import HEADER
+from http_api.left_out import HEADER, IGNORED_HEADER
 from http_api.openapi import description
 from tests.fake_backend import HELLO, FakeBackend, call, chat, refusal
 from tests.left_out_cases import (

@@ -9,9 +9,10 @@ import jsonschema
 import pytest
 
 from http_api.app import build_app
-from http_api.bodies import IGNORED_HEADER, MAX_CHAT_BODY
+from http_api.bodies import MAX_CHAT_BODY
 from http_api.exchange import Exchanges
 from http_api.guard import Access
+from http_api.left_out import IGNORED_HEADER
 from http_api.openapi import description
 from opensled.core.answer import Chunk
 from opensled.core.errors import EngineError, InvalidRequest, Overloaded, Unreachable

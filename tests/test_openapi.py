@@ -15,16 +15,8 @@ from tests.tiny_drafts import tiny_info
 
 def _run(*arguments, **environment):
     """In a process of its own: the tests of all operations have one name there, and workers would run one of them."""
-    command = (
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "tests/openapi_run.py",
-        *arguments,
-    )
+    options = ("-q", "-p", "no:cacheprovider", "tests/openapi_run.py")
+    command = (sys.executable, "-m", "pytest", *options, *arguments)
     environment = {**os.environ, **environment}
     run = subprocess.run(
         command, cwd=Path(__file__).parents[1], env=environment, capture_output=True, text=True

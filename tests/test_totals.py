@@ -16,10 +16,10 @@ CEILINGS = {
     "kernel: lines": 12_062,
     "kernel: public classes of the server": 84,
     "kernel: imports of the shell": 64,
-    "public classes": 732,
-    "public names defined twice": 81,
+    "public classes": 731,
+    "public names defined twice": 79,
     "value classes made at one place": 126,
-    "numeric constants of the product's modules": 696,
+    "numeric constants of the product's modules": 694,
 }
 SLACK = {PRODUCT: 100, LAB: 100, TESTS: 100, "kernel: lines": 100}  # a fall below it must lower the ceiling
 # Net lines above a ceiling, by the part that borrowed them, until they are paid back by name; the sums only go down.
@@ -44,9 +44,10 @@ BORROWED = {
         "drafts that are waited for inside vllm serve": 55,
         "machines that people own": 163,
         "paid: makers of models' files to the lab, options as one class, figures of calibrate": -649,
+        "paid: one description of each body read and described": -629,
     }
 }
-MAX_BORROWED = {PRODUCT: 1_437}
+MAX_BORROWED = {PRODUCT: 808}
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """The body of /v1/messages and of /v1/messages/count_tokens, from JSON to a typed request.
 
 The sampling fields of a chat that Anthropic does not have (`seed`, `stop`, ...) and `opensled` are extensions.
-http_api/messages_api/message_schemas.py has the same fields as a JSON schema.
+http_api/messages_api/message_schemas.py describes the fields.
 """
 
 from dataclasses import replace
@@ -10,7 +10,7 @@ from typing import Any
 
 from starlette.datastructures import Headers
 
-from http_api.fields import Fields, fields_of, leave_out
+from http_api.fields import Fields, fields_of
 from http_api.guides import (
     NO_FORM,
     Form,
@@ -20,6 +20,7 @@ from http_api.guides import (
     read_schema,
     read_tools,
 )
+from http_api.left_out import leave_out
 from http_api.messages_api.message_turns import read_messages
 from http_api.model_names import asked_name
 from http_api.requests import CLIENT_NAMES, Request, build_request, require_template
@@ -95,11 +96,10 @@ def _guide(fields: Fields, info: ModelInfo) -> Guide | None:
 def _form(fields: Fields) -> Form:
     """The form of the answer, which earlier versions of the API asked for by `output_format`."""
     path, value = "output_format", fields.take("output_format")
-    if (config := fields.take("output_config")) is not None:
-        inner = fields_of(config, "output_config")
-        if (asked := inner.take("format")) is not None:
-            path, value = inner.path("format"), asked
-        inner.finish()
+    config = fields.inside_or_empty("output_config")
+    if (asked := config.take("format")) is not None:
+        path, value = config.path("format"), asked
+    config.finish()
     if value is None:
         return NO_FORM
     return read_format(fields_of(value, path), partial(read_schema, named=False))

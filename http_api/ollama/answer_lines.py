@@ -24,8 +24,9 @@ class OllamaReply:
 
     def __init__(self, asked: OllamaRequest, backend: Backend) -> None:
         self._asked, self._rule = asked, backend.rule
-        self._calls = WholeCalls(reader_of(asked.task.guide, backend.info.calls))
-        self._logprobs = None if asked.task.top_logprobs is None else ChatLogprobs(backend.tokenizer)
+        (task,) = asked.tasks
+        self._calls = WholeCalls(reader_of(task.guide, backend.info.calls))
+        self._logprobs = None if task.top_logprobs is None else ChatLogprobs(backend.tokenizer)
         self._model, self._info = asked.model, backend.info
         self._text = self._thoughts = ""
         self._made: list[Call] = []

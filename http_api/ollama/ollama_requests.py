@@ -13,8 +13,9 @@ from typing import Any
 
 from http_api import requests
 from http_api.effects import EMPTY, is_any_of
-from http_api.fields import Fields, as_integer, ignores, is_number, leave_out, require_object
+from http_api.fields import Fields, as_integer, is_number, require_object
 from http_api.guides import ANY_OBJECT, NO_FORM, Form, schema_text
+from http_api.left_out import ignores, leave_out
 from http_api.model_names import asked_name
 from http_api.thinking_fields import EFFORT, KWARGS, NO_EFFORT
 from opensled.core.answer import Task
@@ -75,10 +76,9 @@ class OllamaRequest:
     renamed: Mapping[str, str]  # fields of the OpenAI API -> the client's
 
     @property
-    def task(self) -> Task:
-        """What is asked for; only of a request with a prompt."""
-        assert self.request is not None
-        return self.request.tasks[0]
+    def tasks(self) -> tuple[Task, ...]:
+        """What is asked for; nothing without a prompt."""
+        return self.request.tasks if self.request else ()
 
     def respell(self, error: Exception) -> Exception:
         """`error` with the field it names as the client spells it."""

@@ -7,7 +7,8 @@ from dataclasses import replace
 from http_api.call_ids import with_ids
 from http_api.chat_messages import custom_call
 from http_api.content_parts import Place, Said, newest, place_images, read_content, read_part
-from http_api.fields import Fields, call_arguments, fields_of, leave_out, require_text
+from http_api.fields import Fields, call_arguments, fields_of, require_text
+from http_api.left_out import leave_out
 from opensled.core.errors import InvalidRequest
 from opensled.core.images import ImageFacts
 from opensled.core.messages import ChatMessage, ToolCall

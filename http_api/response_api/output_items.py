@@ -1,6 +1,7 @@
 """The output of a response while it grows: messages and calls of functions, and the events that tell of them."""
 
 import secrets
+from collections.abc import Callable
 from typing import Any
 
 from http_api.calls import parse_json
@@ -8,14 +9,14 @@ from http_api.calls import parse_json
 Event = dict[str, Any]
 
 
-class MessageItem:
-    """A message of one text."""
+class TextItem:
+    """A message of one text, or what the model thinks before its answer."""
 
-    def __init__(self, index: int, is_json: bool) -> None:
+    def __init__(self, index: int, thinks: bool, is_json: bool = False) -> None:
         """`index`: its place in the output; `is_json`: whether the text is asked to be JSON."""
-        self._is_json = is_json
-        self._id, self._index = f"msg_{secrets.token_hex(12)}", index
-        self._text = ""
+        self.thinks, self._is_json, self._index = thinks, is_json, index
+        prefix, self._part_kind = ("rs", "reasoning_text") if thinks else ("msg", "output_text")
+        self._id, self._text = f"{prefix}_{secrets.token_hex(12)}", ""
         self._logprobs: list[dict[str, Any]] = []
 
     def opening(self) -> list[Event]:
@@ -26,17 +27,19 @@ class MessageItem:
     def push(self, text: str, logprobs: list[dict[str, Any]]) -> Event:
         self._text += text
         self._logprobs += logprobs
-        return self._of_part("output_text.delta", delta=text, logprobs=logprobs)
+        return self._of_part(f"{self._part_kind}.delta", delta=text, **self._with(logprobs=logprobs))
 
     def closing(self) -> list[Event]:
+        told = self._with(logprobs=self._logprobs)
         return [
-            self._of_part("output_text.done", text=self._text, logprobs=self._logprobs),
+            self._of_part(f"{self._part_kind}.done", text=self._text, **told),
             self._of_part("content_part.done", part=self._part()),
         ]
 
     def whole(self, status: str) -> dict[str, Any]:
-        item = {"id": self._id, "type": "message", "status": status, "role": "assistant"}
-        return {**item, "content": [self._part()]}
+        kind = "reasoning" if self.thinks else "message"
+        more: dict[str, Any] = {"summary": []} if self.thinks else {"role": "assistant"}
+        return {"id": self._id, "type": kind, "status": status, **more, "content": [self._part()]}
 
     @property
     def is_whole(self) -> bool:
@@ -44,54 +47,12 @@ class MessageItem:
         return not self._is_json or parse_json(self._text) is not None
 
     def _part(self) -> dict[str, Any]:
-        return {
-            "type": "output_text",
-            "text": self._text,
-            "annotations": [],
-            "logprobs": list(self._logprobs),
-        }
+        told = self._with(annotations=[], logprobs=list(self._logprobs))
+        return {"type": self._part_kind, "text": self._text, **told}
 
-    def _of_part(self, kind: str, **news: object) -> Event:
-        place = {"item_id": self._id, "output_index": self._index, "content_index": 0}
-        return {"type": f"response.{kind}", **place, **news}
-
-
-class ThoughtsItem:
-    """What the model thinks before its answer."""
-
-    is_whole = True
-
-    def __init__(self, index: int) -> None:
-        """`index`: its place in the output."""
-        self._id, self._index = f"rs_{secrets.token_hex(12)}", index
-        self._text = ""
-
-    def opening(self) -> list[Event]:
-        added = {"type": "response.output_item.added", "output_index": self._index}
-        item = {**self.whole("in_progress"), "content": []}
-        return [{**added, "item": item}, self._of_part("content_part.added", part=self._part())]
-
-    def push(self, text: str) -> Event:
-        self._text += text
-        return self._of_part("reasoning_text.delta", delta=text)
-
-    def closing(self) -> list[Event]:
-        return [
-            self._of_part("reasoning_text.done", text=self._text),
-            self._of_part("content_part.done", part=self._part()),
-        ]
-
-    def whole(self, status: str) -> dict[str, Any]:
-        return {
-            "id": self._id,
-            "type": "reasoning",
-            "status": status,
-            "summary": [],
-            "content": [self._part()],
-        }
-
-    def _part(self) -> dict[str, Any]:
-        return {"type": "reasoning_text", "text": self._text}
+    def _with(self, **told: list[Any]) -> dict[str, list[Any]]:
+        """What a message has beside its text."""
+        return {} if self.thinks else told
 
     def _of_part(self, kind: str, **news: object) -> Event:
         place = {"item_id": self._id, "output_index": self._index, "content_index": 0}
@@ -111,7 +72,7 @@ class CallItem:
         added = {"type": "response.output_item.added", "output_index": self._index}
         return [{**added, "item": self.whole("in_progress")}]
 
-    def push(self, arguments: str) -> Event:
+    def push(self, arguments: str, logprobs: list[dict[str, Any]]) -> Event:
         self._arguments += arguments
         return self._of_arguments("delta", delta=arguments)
 
@@ -139,41 +100,35 @@ class ResponseOutput:
         """`is_json`: whether its texts are asked to be JSON."""
         self._is_json = is_json
         self._closed: list[dict[str, Any]] = []
-        self._open: MessageItem | CallItem | ThoughtsItem | None = None
+        self._open: TextItem | CallItem | None = None
 
-    def add_thoughts(self, text: str) -> list[Event]:
+    def add_text(self, text: str, logprobs: list[dict[str, Any]], thinks: bool = False) -> list[Event]:
+        """To the answer, or to what the model `thinks`."""
         events: list[Event] = []
-        if not isinstance(self._open, ThoughtsItem):
-            events = self.close("completed")
-            self._open = ThoughtsItem(len(self._closed))
-            events += self._open.opening()
-        return [*events, self._open.push(text)]
-
-    def add_text(self, text: str, logprobs: list[dict[str, Any]]) -> list[Event]:
-        events: list[Event] = []
-        if not isinstance(self._open, MessageItem):
-            events = self.close("completed")
-            self._open = MessageItem(len(self._closed), self._is_json)
-            events += self._open.opening()
+        if not (isinstance(self._open, TextItem) and self._open.thinks is thinks):
+            events = self._begin(TextItem, thinks, self._is_json and not thinks)
+        assert self._open
         return [*events, self._open.push(text, logprobs)]
 
     def begin_call(self, call_id: str, namespace: str, name: str) -> list[Event]:
+        return self._begin(CallItem, call_id, namespace, name)
+
+    def _begin(self, kind: Callable[..., TextItem | CallItem], *told: object) -> list[Event]:
         events = self.close("completed")
-        self._open = CallItem(len(self._closed), call_id, namespace, name)
+        self._open = kind(len(self._closed), *told)
         return events + self._open.opening()
 
     def add_arguments(self, arguments: str) -> list[Event]:
-        assert isinstance(self._open, CallItem)
-        return [self._open.push(arguments)]
+        assert self._open
+        return [self._open.push(arguments, [])]
 
     def finish(self, status: str) -> list[Event]:
         """Close the last item with this status; an answer without a word is an empty message, if it is whole."""
         events: list[Event] = []
-        if status == "completed" and isinstance(self._open, ThoughtsItem):
+        if status == "completed" and isinstance(self._open, TextItem) and self._open.thinks:
             events = self.close(status)
         if self._open is None and not any(item["type"] != "reasoning" for item in self._closed):
-            self._open = MessageItem(len(self._closed), self._is_json)
-            events += self._open.opening()
+            events += self._begin(TextItem, False, self._is_json)
         return events + self.close(status)
 
     def close(self, status: str) -> list[Event]:

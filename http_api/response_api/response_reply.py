@@ -102,7 +102,7 @@ class ResponseReply(Reply):
             self._status, self._cut_by = self._output.status, CUT_BY.get(reason)
             return events
         if "reasoning_content" in delta:
-            return self._output.add_thoughts(delta["reasoning_content"])
+            return self._output.add_text(delta["reasoning_content"], [], True)
         if "content" in delta:
             logprobs = choice["logprobs"]["content"] if choice["logprobs"] else []
             return self._output.add_text(delta["content"], logprobs)

@@ -1,8 +1,8 @@
 """The body of /v1/responses, from JSON to a typed request.
 
 It asks for what a chat asks for, in words of its own. The sampling fields of a chat that OpenAI does not have here
-(`top_k`, `seed`, `stop`, ...) and `opensled` are extensions. http_api/response_api/response_schemas.py has the
-same fields as a JSON schema.
+(`top_k`, `seed`, `stop`, ...) and `opensled` are extensions. http_api/response_api/response_schemas.py describes the
+fields.
 """
 
 from dataclasses import replace
@@ -13,7 +13,6 @@ from http_api.effects import is_nothing
 from http_api.fields import Fields, fields_of
 from http_api.guides import (
     NO_FORM,
-    Form,
     arguments_schema,
     functions,
     make_guide,
@@ -27,7 +26,6 @@ from http_api.requests import (
     CLIENT_NAMES,
     Request,
     build_request,
-    read_bounded,
     require_template,
 )
 from http_api.response_api.input_items import read_input
@@ -35,7 +33,7 @@ from http_api.sampling_fields import NO_LIMIT, read_params, read_stop, token_lim
 from http_api.thinking_fields import read_thinking
 from opensled.core.answer import Task
 from opensled.core.errors import InvalidRequest, Unsupported
-from opensled.core.messages import MAX_TOP_LOGPROBS, ChatMessage, Guide, ModelInfo, Tool
+from opensled.core.messages import ChatMessage, Guide, ModelInfo, Tool
 
 LOGPROBS = "message.output_text.logprobs"
 # Thoughts are told in clear, and no answer comes from such a tool, so what belongs to them is never missing.
@@ -92,24 +90,17 @@ def _instructions(fields: Fields) -> tuple[ChatMessage, ...]:
 
 
 def _guide(fields: Fields, tools: tuple[Tool, ...], info: ModelInfo) -> Guide | None:
-    form = _form(fields.take("text"))
+    text = fields.inside_or_empty("text")
+    asked = text.take("format")
+    text.finish()
+    form = NO_FORM if asked is None else read_format(fields_of(asked, "text.format"), read_schema)
     return make_guide(form, "text.format", *read_choice(fields, tools), info)
-
-
-def _form(value: object) -> Form:
-    """The form of an answer that the field `text` asks for."""
-    if value is None:
-        return NO_FORM
-    fields = fields_of(value, "text")
-    form = fields.take("format")
-    fields.finish()
-    return NO_FORM if form is None else read_format(fields_of(form, "text.format"), read_schema)
 
 
 def _logprobs(fields: Fields, guide: Guide | None) -> int | None:
     """How many of the likeliest tokens to report at each position; None: no log-probabilities."""
     included = _read_include(fields.take("include"))
-    top = read_bounded(fields, "top_logprobs", MAX_TOP_LOGPROBS)
+    top = fields.read("top_logprobs").get("top_logprobs", 0)
     if LOGPROBS not in included:
         if top:
             raise InvalidRequest(f'top_logprobs needs include: ["{LOGPROBS}"]', "top_logprobs")
@@ -119,7 +110,7 @@ def _logprobs(fields: Fields, guide: Guide | None) -> int | None:
             "tool calls have no log-probabilities: leave include or the tools out",
             "include",
         )
-    return top or 0
+    return top
 
 
 def _read_include(value: object) -> list[object]:
