@@ -39,6 +39,7 @@ OF_CHECKOUTS = {
     "demo",
     "plan",
     "bench serve",
+    "bench drafts",
     "quality",
     "train-head",
     "train-pivots",

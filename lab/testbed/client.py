@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from opensled.core.errors import OpenSledError
+from opensled.core.errors import OpenSledError, Unauthorized
 
 
 @dataclass
@@ -19,6 +19,8 @@ class StreamedReply:
     finish_reason: str | None = None
     # Its "opensled" entry: rounds, drafted, accepted, ...
     usage: dict[str, Any] = field(default_factory=dict)
+    thoughts: str = ""  # of a reasoning model, before the text
+    timings: dict[str, Any] = field(default_factory=dict)  # what a llama-server tells of its drafts
     seconds: float = 0.0
 
 
@@ -61,18 +63,23 @@ async def _events(http: httpx.AsyncClient, path: str, body: dict[str, Any]) -> A
     request = {**body, "stream": True, "stream_options": {"include_usage": True}}
     async with http.stream("POST", path, json=request) as response:
         if response.status_code != 200:
-            raise OpenSledError(f"HTTP {response.status_code}: {(await response.aread()).decode()}")
+            said = f"HTTP {response.status_code}: {(await response.aread()).decode(errors='replace')}"
+            raise (Unauthorized if response.status_code in (401, 403) else OpenSledError)(said)
         async for line in response.aiter_lines():
-            if line.startswith("data: ") and line != "data: [DONE]":
-                _absorb(reply, json.loads(line[6:]))
+            data = line.removeprefix("data:").strip()
+            if line.startswith("data:") and data != "[DONE]":
+                _absorb(reply, json.loads(data))
                 reply.seconds = time.monotonic() - started
                 yield reply
 
 
 def _absorb(reply: StreamedReply, event: dict[str, Any]) -> None:
-    if "error" in event:
-        raise OpenSledError(event["error"]["message"])
-    for choice in event["choices"]:
-        reply.text += (choice["delta"].get("content") if "delta" in choice else choice["text"]) or ""
-        reply.finish_reason = choice["finish_reason"] or reply.finish_reason
+    if error := event.get("error"):
+        raise OpenSledError(error["message"] if isinstance(error, dict) else str(error))
+    for choice in event.get("choices") or ():
+        said = choice.get("delta") or {"content": choice.get("text")}
+        reply.text += said.get("content") or ""
+        reply.thoughts += said.get("reasoning_content") or said.get("reasoning") or ""
+        reply.finish_reason = choice.get("finish_reason") or reply.finish_reason
     reply.usage = event.get("usage") or reply.usage
+    reply.timings = event.get("timings") or reply.timings

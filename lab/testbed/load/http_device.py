@@ -1,5 +1,6 @@
 """A device, or any other server, that runs already, asked over its OpenAI API."""
 
+import re
 from typing import Any
 
 import httpx
@@ -7,7 +8,7 @@ import httpx
 from lab.testbed.client import StreamedReply, stream_chat, stream_completion
 from lab.testbed.load.load import Item
 from lab.testbed.load.records import Arrival, Clock, RequestRecord
-from opensled.core.errors import OpenSledError, Unreachable, UsageError
+from opensled.core.errors import OpenSledError, Unauthorized, Unreachable, UsageError
 from opensled.core.messages import ChatMessage
 
 SILENCE_S = 120.0  # an API that says nothing for so long has failed
@@ -15,23 +16,29 @@ Usages = list[tuple[RequestRecord, dict[str, Any]]]  # `usage.opensled` of each 
 
 
 def client(url: str, key: str = "") -> httpx.AsyncClient:
-    """Of the API at `url`, with or without its /v1; raises UsageError for what is no URL."""
-    base = url.rstrip("/").removesuffix("/v1")
+    """Of the API at `url`, with or without its /v1 or a request's path; raises UsageError for what is no URL."""
+    base = re.sub(r"(/v1)?(/(chat/completions|completions|models))?/*$", "", url.strip())
     if not base.startswith(("http://", "https://")):
-        raise UsageError(f"--url {url}: write it as http://HOST:PORT/v1")
+        raise UsageError(f"{url!r} is no address of an API; write it as http://HOST:PORT/v1")
     headers = {"authorization": f"Bearer {key}"} if key else {}
     return httpx.AsyncClient(base_url=base, headers=headers, timeout=SILENCE_S, trust_env=False)
 
 
 async def first_model(http: httpx.AsyncClient) -> str:
-    """The first model it lists; raises Unreachable, and OpenSledError for an answer of another kind."""
+    """The first model it lists; raises Unreachable, Unauthorized, and OpenSledError for an answer of another kind."""
     try:
         reply = await http.get("/v1/models")
         reply.raise_for_status()
         return str(reply.json()["data"][0]["id"])
     except httpx.HTTPStatusError as error:
+        status = error.response.status_code
+        if status in (401, 403):
+            raise Unauthorized(
+                f"{http.base_url} wants a key (HTTP {status}); give the file that holds it"
+            ) from error
         raise OpenSledError(
-            f"{http.base_url} answers HTTP {error.response.status_code} to /v1/models"
+            f"{http.base_url} answers HTTP {status} to /v1/models; is it the address of an OpenAI-compatible API? "
+            "Where it lists no models, name one with --model"
         ) from error
     except httpx.HTTPError as error:
         raise Unreachable(f"no API answers at {http.base_url}: {error}; is it running?") from error
