@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -19,17 +19,18 @@ from edge_client.drafters.outage import LOAD_S
 from lab.benchmarks.program import say
 from lab.benchmarks.real_texts import KINDS, prompts
 from lab.testbed.bench_drafts.target import NO_DRAFTS, Target
-from opensled.core.errors import DraftSourceError
 
 PLACES = 8  # of a draft; so far the law goes
 CHARACTERS = 700  # of a text that a prompt quotes
 
+Pieces = Generator[Piece, None, None]
+
 
 class DraftText(NamedTuple):
-    """What drafts: the pieces that follow a text."""
+    """A draft: the pieces that follow a text."""
 
     name: str
-    after: Callable[[str], Generator[Piece, None, None]]
+    after: Callable[[str], Pieces]
 
 
 class Recorded(NamedTuple):
@@ -48,25 +49,16 @@ def questions(each: int) -> list[tuple[str, str]]:
 
 def served_draft(url: str, model: str, key_file: str) -> DraftText:
     """The draft of a server. Raises UsageError, NotFound, Unauthorized and DraftSourceError."""
-    address = draft_address(url, key_file)
-    with _named(address.place):
-        found = find_server(address, model)
+    found = find_server(draft_address(url, key_file), model)
     dialect = dialect_of(found)
 
-    def after(text: str) -> Generator[Piece, None, None]:
-        said = stream(found.address, dialect.path, dialect.request(text), dialect.read, LOAD_S)
-        with _named(address.place), closing(said):
+    def after(text: str) -> Pieces:
+        with closing(
+            stream(found.address, dialect.path, dialect.request(text), dialect.read, LOAD_S)
+        ) as said:
             yield from (piece for piece in said if piece is not None)
 
-    return DraftText(f"{found.model} at {address.place}", after)
-
-
-@contextmanager
-def _named(place: str) -> Iterator[None]:
-    try:
-        yield
-    except DraftSourceError as error:
-        raise DraftSourceError(f"the draft server {place}: {error}; is it running?") from error
+    return DraftText(f"{found.model} at {found.address.place}", after)
 
 
 def local_draft(model: str) -> DraftText:
@@ -74,7 +66,7 @@ def local_draft(model: str) -> DraftText:
     factory = LlamaCppFactory(model)
     source = ModelText(factory.create_model(), factory.tokenizer())
 
-    def after(text: str) -> Generator[Piece, None, None]:
+    def after(text: str) -> Pieces:
         source.follow(text.encode())
         yield from source.pieces()
 
@@ -82,7 +74,7 @@ def local_draft(model: str) -> DraftText:
 
 
 async def record(target: Target, each: int, tokens: int) -> list[Recorded]:
-    """The target's greedy texts, which end where it ends them."""
+    """Greedy texts, which end where the target ends them."""
     found = []
     for kind, question in questions(each):
         say(f"a text to draft: {kind} ...")
@@ -107,19 +99,17 @@ def agreement(
             said, is_end, pace = _heard(draft.after(before), sum(map(len, wanted)), clock)
             paces += pace
             _count(wanted, said, is_end, *kinds[text.kind])
-    total = [[sum(column) for column in zip(*lists)] for lists in zip(*kinds.values())]
+    reached, stood = ([sum(column) for column in zip(*lists)] for lists in zip(*kinds.values()))
     return {
         "draft": draft.name,
         "ms": round(1000 * median(paces), 3) if paces else None,
         "kinds": {kind: {"reached": reached, "stood": stood} for kind, (reached, stood) in kinds.items()},
-        "by_place": chances(*total),
+        "by_place": [round(right / all_, 4) for all_, right in zip(reached, stood) if all_],
     }
 
 
-def _heard(
-    pieces: Generator[Piece, None, None], enough: int, clock: Callable[[], float]
-) -> tuple[bytes, bool, list[float]]:
-    """What it said, whether it ended its answer there, and the seconds between its tokens."""
+def _heard(pieces: Pieces, enough: int, clock: Callable[[], float]) -> tuple[bytes, bool, list[float]]:
+    """The bytes it said, whether it ended its answer there, and the seconds between its tokens."""
     said, times, is_end = b"", list[float](), False
     with closing(pieces):
         for piece in pieces:
@@ -141,17 +131,3 @@ def _count(wanted: Sequence[bytes], said: bytes, is_end: bool, reached: list[int
         if not said.startswith(needed):
             return
         stood[place] += 1
-
-
-def chances(reached: Sequence[int], stood: Sequence[int]) -> list[float]:
-    """Of each place, after those before it stood; as far as there is anything to count."""
-    return [round(right / all_, 4) for all_, right in zip(reached, stood) if all_]
-
-
-def asked_in_turns(each: int) -> Iterator[str]:
-    """Questions of all kinds without an end; a number makes each of them new to a cache."""
-    number = 0
-    while True:
-        for _, question in questions(each):
-            number += 1
-            yield f"({number}) {question}"

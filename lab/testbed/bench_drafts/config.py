@@ -1,65 +1,48 @@
 """Options of `opensled bench drafts`, and their defaults."""
 
 from dataclasses import dataclass
+from functools import partial
 
 from hw_profiles import catalog
 from opensled.cli.addresses import address_option
 from opensled.cli.config import option
 
+_url = partial(address_option, "", port=8080, scheme="http://", metavar="URL")
+_often = partial(option, often=True)
+
 
 @dataclass(frozen=True)
 class BenchDraftsConfig:
-    """The server, whose texts are counted, and a draft to compare with them. Nothing has to be installed there."""
+    """A server, whose texts are counted, and a draft that is compared with them. Nothing is installed there."""
 
-    url: str = address_option(
-        "",
-        "the server: llama-server, vLLM, SGLang, Ollama, LM Studio, opensled, ..., for example http://127.0.0.1:8080/v1",
-        port=8080,
-        scheme="http://",
-        positional=True,
-        metavar="URL",
+    url: str = _url(
+        "llama-server, vLLM, SGLang, Ollama, LM Studio or another OpenAI-compatible server", positional=True
     )
-    model: str = option("", "name of its model; default: the first one that it lists", often=True)
-    token_file: str = option(
-        "",
-        "file with the server's API key, file mode 600; default: the environment's OPENAI_API_KEY",
-        metavar="FILE",
+    model: str = _often("", "name of its model; default: the first one that it lists")
+    token_file: str = _often(
+        "", "file with its API key, mode 600; default: OPENAI_API_KEY", metavar="FILE", sent_to=("url",)
+    )
+    draft_url: str = _url(
+        "server of a draft model: llama-server, Ollama, LM Studio or another with /v1/completions",
         often=True,
-        sent_to=("url",),
-    )
-    draft_url: str = address_option(
-        "",
-        "a server that holds a draft model: llama-server, Ollama, LM Studio, or another with /v1/completions",
-        port=8080,
-        scheme="http://",
-        metavar="URL",
         group="draft",
-        often=True,
     )
-    draft_model: str = option(
+    draft_model: str = _often(
         "",
-        "draft model on this machine: a name of `opensled models list` or a GGUF file; with --draft-url: its name there",
-        metavar="MODEL",
-        often=True,
+        "draft model here: a name of `opensled models list` or a GGUF file; with --draft-url: its name there",
     )
     draft_key: str = option(
-        "", "file with the key of --draft-url, file mode 600", metavar="FILE", sent_to=("draft_url",)
+        "", "file with the key of --draft-url, mode 600", metavar="FILE", sent_to=("draft_url",)
     )
-    link: str = option(
-        "wifi-good", "link between devices and server", choices=tuple(catalog.names("links")), metavar="LINK"
+    link: str = option("wifi-good", "link of devices that would draft", choices=tuple(catalog.names("links")))
+    quick: bool = _often(
+        False, "a minute with a small model: up to 8 texts at once, once", group="measurement"
     )
-    quick: bool = option(
-        False, "about a minute with a small model: up to 8 texts, once", group="measurement", often=True
+    tokens: int = option(64, "tokens of each text; at most 32 with --quick", low=8, metavar="N")
+    machine: str = _often(
+        "", "the server's machine in words, for the leaderboard: 'DGX Spark'", metavar="WORDS"
     )
-    tokens: int = option(64, "tokens of each text; 32 with --quick", low=8, metavar="N")
-    machine: str = option(
-        "", "the server's machine in words, for the leaderboard: 'DGX Spark'", metavar="WORDS", often=True
+    out: str = _often(
+        "bench-drafts.json", "file for all figures and their origin", metavar="FILE", group="output"
     )
-    out: str = option(
-        "bench-drafts.json",
-        "file for all figures and their origin",
-        metavar="FILE",
-        group="output",
-        often=True,
-    )
-    json: bool = option(False, "print this JSON instead of the table", often=True)
+    json: bool = _often(False, "print this JSON instead of the table")

@@ -13,14 +13,17 @@ from hw_profiles import catalog
 from hw_profiles.profiles import Curve, DraftSpeed, Quantity
 from hw_profiles.speculation import WORTH
 from hw_profiles.step_cost import interpolated
-from lab.testbed.bench_drafts.rows import USERS
 from lab.testbed.planner.acceptance import by_place
 from lab.testbed.planner.asking import fastest
 from lab.testbed.planner.bound import MODES
 from lab.testbed.planner.capacity_law import Setting
 from lab.testbed.planner.ways import ALONE, DEVICES, SERVER
 
-CHECKED = 4  # draft tokens for each user, of the step whose cost is told
+USERS = (1, 4, 8)
+ENDLESS_S = 1e6  # of a step over more rows than were measured: nothing is said of them
+CHECKED = 3  # draft tokens for each user, of the step whose cost is told
+
+Levels = Sequence[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -28,22 +31,12 @@ class MeasuredSteps:
     """A target's steps over rows as they were measured; also a draft beside it, whose steps have the same shape."""
 
     curve: Curve
-    token_s: float = 0.0  # the draft's, alone
+    token_s: float  # of the draft, for one text
     longest: float = inf  # of a draft
 
-    @classmethod
-    def of(cls, levels: Sequence[dict[str, Any]], token_s: float = 0.0) -> MeasuredSteps:
-        """More rows are never taken for a faster step: that is noise."""
-        seconds = accumulate((level["ms"] / 1000 for level in levels), max)
-        return cls(tuple((float(level["texts"]), each) for level, each in zip(levels, seconds)), token_s)
-
     def verify_s(self, tokens: float, contexts: float, sessions: float = 0) -> float:
-        """See `StepCost`. Beyond the last point its slope goes on."""
-        (rows, seconds), first = self.curve[-1], self.curve[0]
-        if tokens <= rows or rows == first[0]:
-            return interpolated(self.curve, tokens)
-        before, less = self.curve[-2]
-        return seconds + (tokens - rows) * (seconds - less) / (rows - before)
+        """See `StepCost`."""
+        return interpolated(self.curve, tokens) if tokens <= self.curve[-1][0] else ENDLESS_S
 
     def draft_s(self, tokens: int, sessions: int, contexts: int) -> float:
         """See `HeadCost`."""
@@ -54,72 +47,51 @@ class MeasuredSteps:
         return 0.0
 
 
-def predict(levels: Sequence[dict[str, Any]], agreed: dict[str, Any] | None, link: str) -> dict[str, Any]:
+def predict(levels: Levels, agreed: dict[str, Any] | None, link: str) -> dict[str, Any]:
     """Tokens/s of each user by who drafts, for each number of users, and who should draft.
 
     `levels`: of the rows curve; `agreed`: of a draft, None = there is none.
     """
-    steps = MeasuredSteps.of(levels)
-    found: dict[str, Any] = {
+    known = agreed if agreed and agreed["ms"] and agreed["by_place"] else {"ms": 1000, "by_place": [0.0]}
+    ways = [ALONE, SERVER, DEVICES] if known is agreed else [ALONE]
+    seconds = accumulate((level["ms"] / 1000 for level in levels), max)  # a faster step of more rows is noise
+    steps: Any = MeasuredSteps(
+        tuple((level["texts"], each) for level, each in zip(levels, seconds)), known["ms"] / 1000
+    )
+    pace, worth = Quantity(*[1000 / known["ms"]] * 3, "measured"), by_place(*known["by_place"])
+    setting = Setting(steps, steps, DraftSpeed("", pace, pace), catalog.link(link), 0, 0, worth, worth)
+    costs, found = dict[str, float](), dict[str, Any]()
+    for users in (users for users in USERS if users <= levels[-1]["texts"]):
+        rates = {way: fastest(setting, MODES[way], users) for way in ways}
+        found[str(users)] = {
+            **{way: round(rate, 3) for way, (rate, _) in rates.items()},
+            "draft_tokens": {way: length for way, (_, length) in rates.items() if length},
+            "pays": [way for way in ways[1:] if rates[way][0] > WORTH * rates[ALONE][0]],
+        }
+        if users * (1 + CHECKED) <= levels[-1]["texts"]:
+            cost = steps.verify_s(users * (1 + CHECKED), 0) / steps.verify_s(users, 0)
+            costs[str(users)] = round(cost, 3)
+    return {
         "at": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
         "link": link,
-        "check_cost": {
-            str(users): round(steps.verify_s(users * (1 + CHECKED), 0) / steps.verify_s(users, 0), 3)
-            for users in USERS
-        },
-        "users": {},
+        "check_cost": costs,
+        "users": found,
     }
-    ways = [ALONE, SERVER, DEVICES] if agreed and agreed["ms"] and agreed["by_place"] else [ALONE]
-    setting = _setting(steps, levels, agreed if len(ways) > 1 else None, link)
-    for users in USERS:
-        rates = {way: fastest(setting, MODES[way], users) for way in ways}
-        best = max(ways, key=lambda way: rates[way][0])
-        pays = rates[best][0] > WORTH * rates[ALONE][0]
-        found["users"][str(users)] = {
-            **{way: round(rate, 2) for way, (rate, _) in rates.items()},
-            "draft_tokens": {way: length for way, (_, length) in rates.items() if length},
-            "best": best if pays else ALONE,
-        }
-    return found
 
 
-def _setting(
-    steps: MeasuredSteps, levels: Sequence[dict[str, Any]], agreed: dict[str, Any] | None, link: str
-) -> Setting:
-    token_s = agreed["ms"] / 1000 if agreed else 1.0
-    worth = by_place(*agreed["by_place"]) if agreed else by_place(0.0)
-    rate = Quantity(1 / token_s, 1 / token_s, 1 / token_s, "measured")
-    return Setting(
-        cost=steps,  # type: ignore[arg-type]
-        draft_cost=MeasuredSteps.of(levels, token_s),  # type: ignore[arg-type]
-        speed=DraftSpeed("measured", rate, rate),
-        link=catalog.link(link),
-        context=0,
-        reserved=0,
-        acceptance=worth,
-        guarded=worth,
-    )
-
-
-def check(
-    prediction: dict[str, Any], curve: Sequence[dict[str, Any]], measured: Sequence[dict[str, Any]]
-) -> dict[str, Any]:
+def check(predicted: dict[str, Any], curve: Levels, measured: Levels) -> dict[str, Any]:
     """Predicted over measured tokens/s, less 1, where the server tells whether it drafts; else why there is none."""
+    way = SERVER if any(level["drafted"] for level in measured) else ALONE
     if not measured or any(level["drafted"] is None for level in measured):
         return {"why": "the server does not tell whether it drafts"}
     if any(level["drafted"] for level in curve):
         return {
-            "why": "the server drafts in the measured steps too; start it without drafts for a prediction"
+            "why": "the server drafted while its steps were measured; start it without drafts for a prediction"
         }
-    way = SERVER if any(level["drafted"] for level in measured) else ALONE
-    if way not in prediction["users"]["1"]:
+    if way not in predicted["1"]:
         return {
-            "why": "the server drafts; give its draft model with --draft-url or --draft-model to predict that"
+            "why": "the server drafts; name its draft model (--draft-url, --draft-model) to have that predicted"
         }
-    errors = {
-        str(level["texts"]): round(
-            prediction["users"][str(level["texts"])][way] * level["texts"] / level["tokens_per_s"] - 1, 4
-        )
-        for level in measured
-    }
+    told = [(str(level["texts"]), level["tokens_per_s"] / level["texts"]) for level in measured]
+    errors = {users: round(predicted[users][way] / pace - 1, 4) for users, pace in told if users in predicted}
     return {"way": way, "errors": errors}

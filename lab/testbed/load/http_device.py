@@ -34,7 +34,7 @@ async def first_model(http: httpx.AsyncClient) -> str:
         status = error.response.status_code
         if status in (401, 403):
             raise Unauthorized(
-                f"{http.base_url} wants a key (HTTP {status}); give the file that holds it"
+                f"{http.base_url} wants a key (HTTP {status}): name the file that holds it, or set OPENAI_API_KEY"
             ) from error
         raise OpenSledError(
             f"{http.base_url} answers HTTP {status} to /v1/models; is it the address of an OpenAI-compatible API? "
