@@ -26,7 +26,7 @@ from lab.testbed.bench_drafts.target import NO_DRAFTS, Target, asked_again, curv
 from lab.testbed.bench_drafts.view import table_of
 from lab.testbed.load.http_device import client
 from lab.testbed.provenance import provenance
-from opensled.core.errors import DraftSourceError
+from opensled.core.errors import DraftSourceError, OpenSledError
 from opensled.core.files import read_secret_text
 
 ROWS = (1, 2, 4, 8, 16, 32)
@@ -82,6 +82,10 @@ async def measure(
         "provenance": provenance(),
     }
     found = await curve(target, ROWS, stories, tokens, repeats, **NO_DRAFTS)
+    if not found["levels"]:
+        raise OpenSledError(
+            f"the tokens of {document['url']} come all at once; nothing can be timed without streaming"
+        )
     agreed = None
     if draft:
         agreed = await asyncio.to_thread(agreement, await record(target, each, tokens), draft, every, clock)

@@ -52,13 +52,12 @@ def predict(levels: Levels, agreed: dict[str, Any] | None, link: str) -> dict[st
 
     `levels`: of the rows curve; `agreed`: of a draft, None = there is none.
     """
-    known = agreed if agreed and agreed["ms"] and agreed["by_place"] else {"ms": 1000, "by_place": [0.0]}
+    known: dict[str, Any] = agreed if agreed and agreed["ms"] else {"ms": 1000, "by_place": [0.0]}
     ways = [ALONE, SERVER, DEVICES] if known is agreed else [ALONE]
     seconds = accumulate((level["ms"] / 1000 for level in levels), max)  # a faster step of more rows is noise
-    steps: Any = MeasuredSteps(
-        tuple((level["texts"], each) for level, each in zip(levels, seconds)), known["ms"] / 1000
-    )
-    pace, worth = Quantity(*[1000 / known["ms"]] * 3, "measured"), by_place(*known["by_place"])
+    texts, token_s = (level["texts"] for level in levels), known["ms"] / 1000
+    steps: Any = MeasuredSteps(tuple(zip(texts, seconds)), token_s)
+    pace, worth = Quantity(1 / token_s, 1 / token_s, 1 / token_s, "measured"), by_place(*known["by_place"])
     setting = Setting(steps, steps, DraftSpeed("", pace, pace), catalog.link(link), 0, 0, worth, worth)
     costs, found = dict[str, float](), dict[str, Any]()
     for users in (users for users in USERS if users <= levels[-1]["texts"]):
@@ -69,14 +68,9 @@ def predict(levels: Levels, agreed: dict[str, Any] | None, link: str) -> dict[st
             "pays": [way for way in ways[1:] if rates[way][0] > WORTH * rates[ALONE][0]],
         }
         if users * (1 + CHECKED) <= levels[-1]["texts"]:
-            cost = steps.verify_s(users * (1 + CHECKED), 0) / steps.verify_s(users, 0)
-            costs[str(users)] = round(cost, 3)
-    return {
-        "at": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
-        "link": link,
-        "check_cost": costs,
-        "users": found,
-    }
+            costs[str(users)] = round(steps.verify_s(users * (1 + CHECKED), 0) / steps.verify_s(users, 0), 3)
+    at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+    return {"at": at, "link": link, "check_cost": costs, "users": found}
 
 
 def check(predicted: dict[str, Any], curve: Levels, measured: Levels) -> dict[str, Any]:
@@ -85,13 +79,9 @@ def check(predicted: dict[str, Any], curve: Levels, measured: Levels) -> dict[st
     if not measured or any(level["drafted"] is None for level in measured):
         return {"why": "the server does not tell whether it drafts"}
     if any(level["drafted"] for level in curve):
-        return {
-            "why": "the server drafted while its steps were measured; start it without drafts for a prediction"
-        }
+        return {"why": "the server drafted while its steps were measured; start it without drafts to predict"}
     if way not in predicted["1"]:
-        return {
-            "why": "the server drafts; name its draft model (--draft-url, --draft-model) to have that predicted"
-        }
+        return {"why": "the server drafts; name its draft model (--draft-url, --draft-model) to predict that"}
     told = [(str(level["texts"]), level["tokens_per_s"] / level["texts"]) for level in measured]
     errors = {users: round(predicted[users][way] / pace - 1, 4) for users, pace in told if users in predicted}
     return {"way": way, "errors": errors}
