@@ -67,6 +67,7 @@ def local_draft(model: str) -> DraftText:
     source = ModelText(factory.create_model(), factory.tokenizer())
 
     def after(text: str) -> Pieces:
+        source.follow(b"")  # else what it drafted before comes at once, and its pace is not seen
         source.follow(text.encode())
         yield from source.pieces()
 

@@ -7,7 +7,7 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, count, product
 from statistics import median
@@ -22,8 +22,14 @@ from lab.testbed.load.records import Arrival
 from opensled.core.errors import OpenSledError, Unauthorized
 
 APIS = {"completions": stream_completion, "chat": stream_chat}
-FIXED = {"ignore_eos": True, "cache_prompt": False}  # where a server takes the words
+FIXED = {"ignore_eos": True, "cache_prompt": False}
 NO_DRAFTS = {"speculative.n_max": 0}  # a llama-server drafts nothing for this request
+WORDS = (
+    (*FIXED, *NO_DRAFTS),
+    tuple(FIXED),
+    ("ignore_eos",),
+    (),
+)  # servers refuse words that they do not know
 VLLM_COUNTS = re.compile(
     r"^vllm:spec_decode_num_(draft|accepted)_tokens_total(?:\{.*\})? (\S+)", re.MULTILINE
 )
@@ -63,17 +69,18 @@ class Target:
     http: httpx.AsyncClient
     model: str
     api: str
-    fixed: dict[str, Any]
+    words: Collection[str]  # of FIXED and NO_DRAFTS, those that it takes
     clock: Callable[[], float] = time.monotonic
 
     async def ask(self, prompt: str, tokens: int, **more: Any) -> Text:
-        """A greedy answer. `more`: of the request, for servers that take such words."""
+        """A greedy answer. `more`: of the request, for a server that takes such words."""
         said = (
             {"messages": [{"role": "user", "content": prompt}]} if self.api == "chat" else {"prompt": prompt}
         )
-        body = {"model": self.model, "max_tokens": tokens, "temperature": 0, **said}
+        taken = {word: value for word, value in {**FIXED, **more}.items() if word in self.words}
+        body = {"model": self.model, "max_tokens": tokens, "temperature": 0, **said, **taken}
         pieces, times, whole, reply = list[str](), list[float](), "", StreamedReply()
-        async for reply in APIS[self.api](self.http, {**body, **self.fixed, **(more if self.fixed else {})}):
+        async for reply in APIS[self.api](self.http, body):
             if len(piece := (reply.thoughts + reply.text)[len(whole) :]):
                 pieces.append(piece)
                 times.append(self.clock())
@@ -128,10 +135,10 @@ async def find_target(
 ) -> Target:
     """The model `wanted`, "" = the first, by the first API that answers. Raises OpenSledError."""
     model = wanted or await first_model(http)
-    for api, fixed in product(APIS, (FIXED, {})):
-        target = Target(http, model, api, fixed, clock)
+    for api, words in product(APIS, WORDS):
+        target = Target(http, model, api, words, clock)
         try:
-            await target.ask("Once upon a time", 4)
+            await target.ask("Once upon a time", 4, **NO_DRAFTS)
             return target
         except Unauthorized as error:
             raise Unauthorized(

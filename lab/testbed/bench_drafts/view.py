@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from textwrap import wrap
 from typing import Any
 
-from lab.testbed.bench_drafts.prediction import USERS
+from lab.testbed.bench_drafts.prediction import CHECKED, USERS
 from lab.testbed.planner.ways import ALONE, DEVICES, SERVER
 
 WIDTH, LABEL, CELL = 80, 27, 8
@@ -28,9 +28,11 @@ def _rows(document: dict[str, Any]) -> Iterator[str]:
     yield _row("  tokens/s of all", (f"{level['tokens_per_s']:.4g}" for level in rows["levels"]))
     yield from _ended(rows)
     told = ", ".join(f"{cost:.2f} for {users}" for users, cost in costs.items())
-    yield from _said(
-        f"A step that also checks 4 draft tokens of each user takes this times as long: {told} users."
-    )
+    if told:
+        yield from _said(
+            f"A step that also checks {CHECKED} draft tokens of each user takes so many times as long:"
+        )
+        yield from _said(f"{told} {'user' if len(costs) == 1 else 'users'}.")
 
 
 def _acceptance(document: dict[str, Any]) -> Iterator[str]:
