@@ -160,7 +160,7 @@ VERBS = {
         "lab.testbed.load.command:bench_serve",
     ),
     "bench drafts": Verb(
-        "measure whether drafts would pay on any OpenAI-compatible server",
+        "measure whether drafts would pay on any running server",
         "opensled bench drafts http://127.0.0.1:8080 --draft-url http://mac.local:8080",
         "lab.testbed.bench_drafts.config:BenchDraftsConfig",
         "lab.testbed.bench_drafts.command:bench_drafts",

@@ -34,7 +34,9 @@ class BenchDraftsConfig:
     draft_key: str = option(
         "", "file with the key of --draft-url, mode 600", metavar="FILE", sent_to=("draft_url",)
     )
-    link: str = option("wifi-good", "link of devices that would draft", choices=tuple(catalog.names("links")))
+    link: str = option(
+        "wifi-good", "link of devices that would draft", choices=tuple(catalog.names("links")), metavar="LINK"
+    )
     quick: bool = _often(
         False, "a minute with a small model: up to 8 texts at once, once", group="measurement"
     )
