@@ -34,11 +34,9 @@ class BenchDraftsConfig:
     draft_key: str = option(
         "", "file with the key of --draft-url, mode 600", metavar="FILE", sent_to=("draft_url",)
     )
-    link: str = option(
-        "wifi-good", "link of devices that would draft", choices=tuple(catalog.names("links")), metavar="LINK"
-    )
+    link: str = option("wifi-good", "link of devices that would draft", check=catalog.link, metavar="LINK")
     quick: bool = _often(
-        False, "a minute with a small model: up to 8 texts at once, once", group="measurement"
+        False, "a minute with a small model: one run of 32 tokens a text", group="measurement"
     )
     tokens: int = option(64, "tokens of each text; at most 32 with --quick", low=8, metavar="N")
     machine: str = _often(
