@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from opensled.core.errors import OpenSledError, Unauthorized
+from opensled.core.errors import OpenSledError
 
 
 @dataclass
@@ -19,9 +19,10 @@ class StreamedReply:
     finish_reason: str | None = None
     # Its "opensled" entry: rounds, drafted, accepted, ...
     usage: dict[str, Any] = field(default_factory=dict)
-    thoughts: str = ""  # of a reasoning model, before the text
+    seconds: float = 0.0  # since `started`, of time.monotonic
+    started: float = 0.0
+    pieces: list[tuple[float, str]] = field(default_factory=list)  # of thoughts and text, and when each came
     timings: dict[str, Any] = field(default_factory=dict)  # what a llama-server tells of its drafts
-    seconds: float = 0.0
 
 
 async def ask(
@@ -58,18 +59,18 @@ async def _stream(http: httpx.AsyncClient, path: str, body: dict[str, Any]) -> A
 
 
 async def _events(http: httpx.AsyncClient, path: str, body: dict[str, Any]) -> AsyncIterator[StreamedReply]:
-    started = time.monotonic()
-    reply = StreamedReply()
+    reply = StreamedReply(started=time.monotonic())
     request = {**body, "stream": True, "stream_options": {"include_usage": True}}
     async with http.stream("POST", path, json=request) as response:
         if response.status_code != 200:
-            said = f"HTTP {response.status_code}: {(await response.aread()).decode(errors='replace')}"
-            raise (Unauthorized if response.status_code in (401, 403) else OpenSledError)(said)
+            raise OpenSledError(
+                f"HTTP {response.status_code}: {(await response.aread()).decode(errors='replace')}"
+            )
         async for line in response.aiter_lines():
             data = line.removeprefix("data:").strip()
             if line.startswith("data:") and data != "[DONE]":
                 _absorb(reply, json.loads(data))
-                reply.seconds = time.monotonic() - started
+                reply.seconds = time.monotonic() - reply.started
                 yield reply
 
 
@@ -79,7 +80,8 @@ def _absorb(reply: StreamedReply, event: dict[str, Any]) -> None:
     for choice in event.get("choices") or ():
         said = choice.get("delta") or {"content": choice.get("text")}
         reply.text += said.get("content") or ""
-        reply.thoughts += said.get("reasoning_content") or said.get("reasoning") or ""
+        if piece := said.get("content") or said.get("reasoning_content") or said.get("reasoning"):
+            reply.pieces.append((time.monotonic(), piece))
         reply.finish_reason = choice.get("finish_reason") or reply.finish_reason
     reply.usage = event.get("usage") or reply.usage
     reply.timings = event.get("timings") or reply.timings

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
+from itertools import accumulate
 from statistics import median
-from typing import Any, NamedTuple
+from time import monotonic
 
 from edge_client.draft_servers.address import draft_address
 from edge_client.draft_servers.detection import find_server
@@ -18,50 +18,35 @@ from edge_client.drafters.model_text import ModelText
 from edge_client.drafters.outage import LOAD_S
 from lab.benchmarks.program import say
 from lab.benchmarks.real_texts import KINDS, prompts
-from lab.testbed.bench_drafts.target import NO_DRAFTS, Target
+from lab.testbed.bench_drafts.target import Found, Target, frame, written
 
 PLACES = 8  # of a draft; so far the law goes
 CHARACTERS = 700  # of a text that a prompt quotes
+END = b"\xff"  # of an answer: no text has such a byte
 
 Pieces = Generator[Piece, None, None]
-
-
-class DraftText(NamedTuple):
-    """A draft: the pieces that follow a text."""
-
-    name: str
-    after: Callable[[str], Pieces]
-
-
-class Recorded(NamedTuple):
-    """A text of the target's own."""
-
-    kind: str
-    prompt: str
-    pieces: list[str]
+Draft = tuple[str, Callable[[str], Pieces]]  # its name, and what it says after a text
 
 
 def questions(each: int) -> list[tuple[str, str]]:
-    """Kinds and their questions, the kinds in turns."""
-    asked = [[(kind, prompt.text) for prompt in prompts(kind, CHARACTERS)[:each]] for kind in KINDS]
-    return [pair for several in zip(*asked) for pair in several]
+    """So many of each kind of text, the kinds in turns."""
+    return [(kind, prompts(kind, CHARACTERS)[number].text) for number in range(each) for kind in KINDS]
 
 
-def served_draft(url: str, model: str, key_file: str) -> DraftText:
+def served_draft(url: str, model: str, key_file: str) -> Draft:
     """The draft of a server. Raises UsageError, NotFound, Unauthorized and DraftSourceError."""
     found = find_server(draft_address(url, key_file), model)
     dialect = dialect_of(found)
 
     def after(text: str) -> Pieces:
-        with closing(
-            stream(found.address, dialect.path, dialect.request(text), dialect.read, LOAD_S)
-        ) as said:
+        said = stream(found.address, dialect.path, dialect.request(text), dialect.read, LOAD_S)
+        with closing(said):
             yield from (piece for piece in said if piece is not None)
 
-    return DraftText(f"{found.model} at {found.address.place}", after)
+    return f"{found.model} at {found.address.place}", after
 
 
-def local_draft(model: str) -> DraftText:
+def local_draft(model: str) -> Draft:
     """A draft model of this machine. Raises NotFound."""
     factory = LlamaCppFactory(model)
     source = ModelText(factory.create_model(), factory.tokenizer())
@@ -71,64 +56,43 @@ def local_draft(model: str) -> DraftText:
         source.follow(text.encode())
         yield from source.pieces()
 
-    return DraftText(factory.name, after)
+    return factory.name, after
 
 
-async def record(target: Target, each: int, tokens: int) -> list[Recorded]:
-    """Greedy texts, which end where the target ends them."""
-    found = []
+async def agreement(target: Target, draft: Draft, each: int, every: int) -> Found:
+    """The target's greedy texts, up to where it ends them; the draft goes on from every `every`-th place of each."""
+    (name, after), paces = draft, list[float]()
+    kinds = {kind: [[0, 0] for _ in range(PLACES)] for kind in KINDS}
     for kind, question in questions(each):
-        say(f"a text to draft: {kind} ...")
-        framed = await target.framed(question)
-        asked = question if target.api == "chat" else framed
-        text = await target.ask(asked, tokens, ignore_eos=False, **NO_DRAFTS)
-        found.append(Recorded(kind, framed, text.pieces))
-    return found
-
-
-def agreement(
-    texts: Sequence[Recorded], draft: DraftText, every: int, clock: Callable[[], float] = time.monotonic
-) -> dict[str, Any]:
-    """The draft goes on from every `every`-th place of each text."""
-    kinds = {text.kind: ([0] * PLACES, [0] * PLACES) for text in texts}
-    paces = list[float]()
-    for text in texts:
-        say(f"drafting a text: {text.kind} ...")
-        for place in range(0, len(text.pieces), every):
-            wanted = [piece.encode() for piece in text.pieces[place : place + PLACES]]
-            before = text.prompt + "".join(text.pieces[:place])
-            said, is_end, pace = _heard(draft.after(before), sum(map(len, wanted)), clock)
+        say(f"a text and its drafts: {kind} ...")
+        pieces = written(await target.ask(question, {"ignore_eos": False}))
+        for place in range(0, len(pieces), every):
+            wanted = [piece.encode() for piece in pieces[place : place + PLACES]]
+            before = frame(question) + "".join(pieces[:place])
+            said, pace = _heard(after(before), sum(map(len, wanted)))
             paces += pace
-            _count(wanted, said, is_end, *kinds[text.kind])
-    reached, stood = ([sum(column) for column in zip(*lists)] for lists in zip(*kinds.values()))
-    return {
-        "draft": draft.name,
-        "ms": round(1000 * median(paces), 3) if paces else None,
-        "kinds": {kind: {"reached": reached, "stood": stood} for kind, (reached, stood) in kinds.items()},
-        "by_place": [round(right / all_, 4) for all_, right in zip(reached, stood) if all_],
-    }
+            right, is_wrong = stood(wanted, said)
+            for number, counts in enumerate(kinds[kind][: right + is_wrong]):
+                counts[:] = counts[0] + (number < right), counts[1] + 1
+    kinds["all"] = [[sum(each) for each in zip(*column)] for column in zip(*kinds.values())]
+    ms = round(1000 * median(paces), 3) if paces else None
+    return {"draft": name, "ms": ms, "kinds": kinds}  # by place: drafts that stood, and all
 
 
-def _heard(pieces: Pieces, enough: int, clock: Callable[[], float]) -> tuple[bytes, bool, list[float]]:
-    """The bytes it said, whether it ended its answer there, and the seconds between its tokens."""
-    said, times, is_end = b"", list[float](), False
+def _heard(pieces: Pieces, enough: int) -> tuple[bytes, list[float]]:
+    """The bytes it said, and the seconds between its tokens where it said several."""
+    said, times = b"", list[float]()
     with closing(pieces):
         for piece in pieces:
-            said, is_end = said + piece.text, piece.is_end
-            times.append(clock())
-            if len(said) >= enough or is_end:
+            said += piece.text + END * piece.is_end
+            times.append(monotonic())
+            if len(said) >= enough:
                 break
-    return said, is_end, [(times[-1] - times[0]) / (len(times) - 1)] if len(times) > 1 else []
+    return said, [(times[-1] - times[0]) / (len(times) - 1)] if len(times) > 1 else []
 
 
-def _count(wanted: Sequence[bytes], said: bytes, is_end: bool, reached: list[int], stood: list[int]) -> None:
-    """Count the places up to the first that does not stand, or of which nothing was said."""
-    needed = b""
-    for place, piece in enumerate(wanted):
-        needed += piece
-        if needed.startswith(said) and len(said) < len(needed) and not is_end:
-            return
-        reached[place] += 1
-        if not said.startswith(needed):
-            return
-        stood[place] += 1
+def stood(wanted: Sequence[bytes], said: bytes) -> tuple[int, bool]:
+    """How many places stand, and whether the next one does not; nothing may be said of it."""
+    texts = list(accumulate(wanted))
+    right = sum(map(said.startswith, texts))
+    return right, right < len(texts) and not texts[right].startswith(said)

@@ -5,102 +5,72 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import time
 from collections.abc import Callable
-from itertools import cycle, islice
+from functools import partial
+from itertools import count, cycle, islice
 from pathlib import Path
-from typing import Any
 
 from lab.benchmarks.program import say, write_json
-from lab.testbed.bench_drafts.agreement import (
-    DraftText,
-    agreement,
-    local_draft,
-    questions,
-    record,
-    served_draft,
-)
+from lab.testbed.bench_drafts import target as targets
+from lab.testbed.bench_drafts.agreement import Draft, agreement, local_draft, questions, served_draft
 from lab.testbed.bench_drafts.config import BenchDraftsConfig
 from lab.testbed.bench_drafts.prediction import USERS, check, predict
-from lab.testbed.bench_drafts.target import NO_DRAFTS, Target, asked_again, curve, find_target, stories
-from lab.testbed.bench_drafts.view import table_of
+from lab.testbed.bench_drafts.target import Found, Target
+from lab.testbed.bench_drafts.view import row_of, text_of
 from lab.testbed.load.http_device import client
 from lab.testbed.provenance import provenance
 from opensled.core.errors import DraftSourceError, OpenSledError
 from opensled.core.files import read_secret_text
 
+Write = Callable[[Found], None]
 ROWS = (1, 2, 4, 8, 16, 32)
-QUICK, WHOLE = (1, 1, 8), (3, 2, 4)  # repeats, texts of a kind, and of how many places one is drafted
-QUICK_TOKENS = 32
+# Tokens of a text, repeats, texts of a kind, and of how many of their places one is drafted
+QUICK, WHOLE = (32, 1, 1, 8), (64, 3, 2, 4)
 
 
 def bench_drafts(config: BenchDraftsConfig) -> int:
     """Measure, predict, write, measure again, show."""
     path = Path(config.out).expanduser()
-    path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        document = asyncio.run(_bench(config, lambda found: write_json(path, found)))
+        found = asyncio.run(_bench(config, partial(write_json, path)))
     except DraftSourceError as error:
         raise DraftSourceError(f"the draft server {config.draft_url}: {error}; is it running?") from error
-    print(json.dumps(document) if config.json else "\n".join(table_of(document)))
-    say(f"all figures: {path}")
+    print(json.dumps(found) if config.json else text_of(found))
+    say(f"all figures: {path}; its row of docs/leaderboard.md:\n{row_of(found)}")
     return 0
 
 
-async def _bench(config: BenchDraftsConfig, write: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    key = read_secret_text(config.token_file, "API key").strip() if config.token_file else ""
-    async with client(config.url, key or os.environ.get("OPENAI_API_KEY", "")) as http:
-        target = await find_target(http, config.model)
-        return await measure(target, await asyncio.to_thread(_draft_of, config), config, write)
+async def _bench(config: BenchDraftsConfig, write: Write) -> Found:
+    key, draft = os.environ.get("OPENAI_API_KEY", ""), None
+    if config.token_file:
+        key = read_secret_text(config.token_file, "API key").strip()
+    async with client(config.url, key) as http:
+        target = await targets.find(http, config.model, (QUICK if config.quick else WHOLE)[0])
+        if config.draft_url:
+            draft = served_draft(config.draft_url, config.draft_model, config.draft_key)
+        elif config.draft_model:
+            draft = local_draft(config.draft_model)
+        return await measure(target, draft, config, write)
 
 
-def _draft_of(config: BenchDraftsConfig) -> DraftText | None:
-    if config.draft_url:
-        return served_draft(config.draft_url, config.draft_model, config.draft_key)
-    return local_draft(config.draft_model) if config.draft_model else None
-
-
-async def measure(
-    target: Target,
-    draft: DraftText | None,
-    config: BenchDraftsConfig,
-    write: Callable[[dict[str, Any]], None],
-    clock: Callable[[], float] = time.monotonic,
-) -> dict[str, Any]:
+async def measure(target: Target, draft: Draft | None, config: BenchDraftsConfig, write: Write) -> Found:
     """All figures; `write` gets them with the prediction before what it predicts is measured, and at the end."""
-    repeats, each, every = QUICK if config.quick else WHOLE
-    tokens = min(config.tokens, QUICK_TOKENS) if config.quick else config.tokens
-    document: dict[str, Any] = {
-        "title": "Drafts on a server with OpenAI's API",
-        "label": "real",
-        "machine": config.machine,
-        "model": target.model,
-        "api": target.api,
-        "url": str(target.http.base_url),
-        "tokens": tokens,
-        "repeats": repeats,
-        "provenance": provenance(),
-    }
-    found = await curve(target, ROWS, stories, tokens, repeats, **NO_DRAFTS)
-    if not found["levels"]:
-        raise OpenSledError(
-            f"the tokens of {document['url']} come all at once; nothing can be timed without streaming"
-        )
-    agreed = None
-    if draft:
-        agreed = await asyncio.to_thread(agreement, await record(target, each, tokens), draft, every, clock)
-    document |= {
-        "rows": found,
-        "acceptance": agreed,
-        "prediction": predict(found["levels"], agreed, config.link),
-    }
-    write(document)
-    numbered = [
-        f"({number}) {text}" for number, (_, text) in zip(range(repeats * sum(USERS)), cycle(questions(2)))
-    ]
-    asked = iter(numbered if target.api == "chat" else [await target.framed(text) for text in numbered])
-    users = await curve(target, USERS, lambda number: list(islice(asked, number)), tokens, repeats)
-    checked = check(document["prediction"]["users"], found["levels"], users["levels"])
-    document |= {"users": users, "checked": checked, "same": await asked_again(target, tokens)}
-    write(document)
-    return document
+    _, repeats, each, every = QUICK if config.quick else WHOLE
+    url = str(target.http.base_url)
+    found: Found = {"label": "real", "machine": config.machine, "url": url, "api": target.api}
+    found |= {"request": target.body, "repeats": repeats, "provenance": provenance()}
+    rows = await targets.curve(target, ROWS, targets.stories, repeats, {})
+    if not rows["levels"]:
+        raise OpenSledError(f"the tokens of {url} come all at once; nothing can be timed without streaming")
+    agreed = await agreement(target, draft, each, every) if draft else None
+    predicted = predict(rows["levels"], agreed, config.link)
+    found |= {"rows": rows, "acceptance": agreed, "prediction": predicted}
+    write(found)
+    asked = (f"({number}) {text}" for number, (_, text) in zip(count(1), cycle(questions(2))))
+    users = await targets.curve(
+        target, USERS, lambda number: [*islice(asked, number)], repeats, targets.AS_IT_IS
+    )
+    checked = check(predicted["users"], rows["levels"], users["levels"])
+    found |= {"users": users, "checked": checked, "same": await targets.asked_again(target)}
+    write(found)
+    return found

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import accumulate
 from math import inf
+from types import SimpleNamespace
 from typing import Any
 
 from hw_profiles import catalog
-from hw_profiles.profiles import Curve, DraftSpeed, Quantity
+from hw_profiles.profiles import DraftSpeed, Quantity
 from hw_profiles.speculation import WORTH
 from hw_profiles.step_cost import interpolated
+from lab.testbed.bench_drafts.target import Found
 from lab.testbed.planner.acceptance import by_place
 from lab.testbed.planner.asking import fastest
 from lab.testbed.planner.bound import MODES
@@ -21,59 +22,44 @@ from lab.testbed.planner.ways import ALONE, DEVICES, SERVER
 
 USERS = (1, 4, 8)
 ENDLESS_S = 1e6  # of a step over more rows than were measured: nothing is said of them
-CHECKED = 3  # draft tokens for each user, of the step whose cost is told
-
-Levels = Sequence[dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class MeasuredSteps:
-    """A target's steps over rows as they were measured; also a draft beside it, whose steps have the same shape."""
-
-    curve: Curve
-    token_s: float  # of the draft, for one text
-    longest: float = inf  # of a draft
-
-    def verify_s(self, tokens: float, contexts: float, sessions: float = 0) -> float:
-        """See `StepCost`."""
-        return interpolated(self.curve, tokens) if tokens <= self.curve[-1][0] else ENDLESS_S
-
-    def draft_s(self, tokens: int, sessions: int, contexts: int) -> float:
-        """See `HeadCost`."""
-        return tokens * self.token_s * self.verify_s(sessions, contexts) / self.curve[0][1]
-
-    def context_s(self, rows: float) -> float:
-        """See `HeadCost`: a model writes none."""
-        return 0.0
+PAYS = {(): "none", (SERVER,): "beside", (DEVICES,): "devices", (SERVER, DEVICES): "both"}
+Levels = Sequence[Found]
 
 
-def predict(levels: Levels, agreed: dict[str, Any] | None, link: str) -> dict[str, Any]:
-    """Tokens/s of each user by who drafts, for each number of users, and who should draft.
+def steps_of(levels: Levels, token_s: float) -> Any:
+    """The costs of a target by its measured steps, and of a draft beside it, whose steps grow alike."""
+    # That fewer rows take longer is noise
+    seconds = [*accumulate((level["ms"] / 1000 for level in reversed(levels)), min)][::-1]
+    curve = tuple(zip((level["texts"] for level in levels), seconds))
 
-    `levels`: of the rows curve; `agreed`: of a draft, None = there is none.
-    """
-    known: dict[str, Any] = agreed if agreed and agreed["ms"] else {"ms": 1000, "by_place": [0.0]}
-    ways = [ALONE, SERVER, DEVICES] if known is agreed else [ALONE]
-    seconds = accumulate((level["ms"] / 1000 for level in levels), max)  # a faster step of more rows is noise
-    texts, token_s = (level["texts"] for level in levels), known["ms"] / 1000
-    steps: Any = MeasuredSteps(tuple(zip(texts, seconds)), token_s)
-    pace, worth = Quantity(1 / token_s, 1 / token_s, 1 / token_s, "measured"), by_place(*known["by_place"])
-    setting = Setting(steps, steps, DraftSpeed("", pace, pace), catalog.link(link), 0, 0, worth, worth)
-    costs, found = dict[str, float](), dict[str, Any]()
-    for users in (users for users in USERS if users <= levels[-1]["texts"]):
-        rates = {way: fastest(setting, MODES[way], users) for way in ways}
-        found[str(users)] = {
-            **{way: round(rate, 3) for way, (rate, _) in rates.items()},
-            "draft_tokens": {way: length for way, (_, length) in rates.items() if length},
-            "pays": [way for way in ways[1:] if rates[way][0] > WORTH * rates[ALONE][0]],
-        }
-        if users * (1 + CHECKED) <= levels[-1]["texts"]:
-            costs[str(users)] = round(steps.verify_s(users * (1 + CHECKED), 0) / steps.verify_s(users, 0), 3)
+    def verify_s(tokens: float, contexts: float, sessions: float = 0) -> float:
+        return interpolated(curve, tokens) if tokens <= curve[-1][0] else ENDLESS_S
+
+    def draft_s(tokens: int, sessions: int, contexts: int) -> float:
+        return tokens * token_s * verify_s(sessions, contexts) / curve[0][1]
+
+    return SimpleNamespace(verify_s=verify_s, draft_s=draft_s, context_s=lambda rows: 0.0, longest=inf)
+
+
+def predict(levels: Levels, agreed: Found | None, link: str) -> Found:
+    """Tokens/s of each user by who drafts, and who should draft. `agreed`: with a draft, if there is one."""
+    counts = [each for each in agreed["kinds"]["all"] if each[1]] if agreed and agreed["ms"] else []
+    shares, token_s = [right / drafted for right, drafted in counts], agreed["ms"] / 1000 if counts else 1.0
+    ways = [ALONE, SERVER, DEVICES] if counts else [ALONE]
+    steps, worth = steps_of(levels, token_s), by_place(*shares or [0.0])
+    speed = DraftSpeed("", *[Quantity(1 / token_s, 1 / token_s, 1 / token_s, "measured")] * 2)
+    setting, users = Setting(steps, steps, speed, catalog.link(link), 0, 0, worth, worth), Found()
+    for number in (number for number in USERS if number <= levels[-1]["texts"]):
+        rates = {way: fastest(setting, MODES[way], number) for way in ways}
+        pays = PAYS[tuple(way for way in ways[1:] if rates[way][0] > WORTH * rates[ALONE][0])]
+        paces = {way: float(f"{rate:.4g}") for way, (rate, _) in rates.items()}
+        lengths = {way: length for way, (_, length) in rates.items() if length}
+        users[str(number)] = {**paces, "draft_tokens": lengths, "pays": pays}
     at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-    return {"at": at, "link": link, "check_cost": costs, "users": found}
+    return {"at": at, "link": link, "users": users}
 
 
-def check(predicted: dict[str, Any], curve: Levels, measured: Levels) -> dict[str, Any]:
+def check(predicted: Found, curve: Levels, measured: Levels) -> Found:
     """Predicted over measured tokens/s, less 1, where the server tells whether it drafts; else why there is none."""
     way = SERVER if any(level["drafted"] for level in measured) else ALONE
     if not measured or any(level["drafted"] is None for level in measured):

@@ -1,65 +1,31 @@
-"""A server that runs already: what it writes and when, for one text and for several at once, and what it tells of its
-drafts."""
+"""A server that runs already: what it writes and when, for several texts at once, and what it tells of its drafts."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import re
-import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, count, product
-from statistics import median
-from typing import Any, NamedTuple
+from itertools import count, product
+from statistics import fmean, median
+from typing import Any
 
 import httpx
 
 from lab.benchmarks.program import say
 from lab.testbed.client import StreamedReply, stream_chat, stream_completion
-from lab.testbed.load.http_device import first_model, shared
-from lab.testbed.load.records import Arrival
-from opensled.core.errors import OpenSledError, Unauthorized
+from lab.testbed.load.http_device import first_model
+from opensled.core.errors import OpenSledError
 
+Ask = Callable[[int], list[str]]  # so many questions
+Found, Words = dict[str, Any], Mapping[str, Any]
 APIS = {"completions": stream_completion, "chat": stream_chat}
-FIXED = {"ignore_eos": True, "cache_prompt": False}
-NO_DRAFTS = {"speculative.n_max": 0}  # a llama-server drafts nothing for this request
-WORDS = (
-    (*FIXED, *NO_DRAFTS),
-    tuple(FIXED),
-    ("ignore_eos",),
-    (),
-)  # servers refuse words that they do not know
-VLLM_COUNTS = re.compile(
-    r"^vllm:spec_decode_num_(draft|accepted)_tokens_total(?:\{.*\})? (\S+)", re.MULTILINE
-)
-AMONG = 3  # other texts, beside which a text is asked again
-Counts = tuple[int, int]  # draft tokens, and those accepted
+# Some servers know fewer of these; by the last one a llama-server drafts nothing
+FIXED = (("ignore_eos", True), ("cache_prompt", False), ("speculative.n_max", 0))
+AS_IT_IS: Words = {"speculative.n_max": None}
+SHARED = 0.05  # of the time of several texts, in which all of them are written: less is none
+STEPS = 3  # that are timed at least
 _numbers = count(104_729, 7_919)  # of a process: no prompt comes twice
-
-
-class Text(NamedTuple):
-    """One answer."""
-
-    pieces: list[str]  # as they came; of most servers each is a token
-    arrivals: list[Arrival]
-    counts: Counts | None  # None = its answer tells nothing of drafts
-
-
-class Batch(NamedTuple):
-    """Texts of at most `tokens` tokens that were asked at the same time."""
-
-    texts: list[Text]
-    tokens: int
-    counts: Counts | None  # None = the server does not tell
-
-    @property
-    def step_s(self) -> float:
-        """Seconds a token of each text, while all of them were written; 0 = there was no such time."""
-        arrivals = [text.arrivals for text in self.texts]
-        start, end = max(each[0].time for each in arrivals), min(each[-1].time for each in arrivals)
-        tokens = sum(each.tokens for one in arrivals for each in one if start < each.time <= end)
-        return (end - start) * len(arrivals) / tokens if tokens and end > start else 0.0
 
 
 @dataclass(frozen=True)
@@ -67,143 +33,118 @@ class Target:
     """One model of a server."""
 
     http: httpx.AsyncClient
-    model: str
     api: str
-    words: Collection[str]  # of FIXED and NO_DRAFTS, those that it takes
-    clock: Callable[[], float] = time.monotonic
+    body: dict[str, Any]  # of each request
 
-    async def ask(self, prompt: str, tokens: int, **more: Any) -> Text:
-        """A greedy answer. `more`: of the request, for a server that takes such words."""
-        said = (
-            {"messages": [{"role": "user", "content": prompt}]} if self.api == "chat" else {"prompt": prompt}
-        )
-        taken = {word: value for word, value in {**FIXED, **more}.items() if word in self.words}
-        body = {"model": self.model, "max_tokens": tokens, "temperature": 0, **said, **taken}
-        pieces, times, whole, reply = list[str](), list[float](), "", StreamedReply()
-        async for reply in APIS[self.api](self.http, body):
-            if len(piece := (reply.thoughts + reply.text)[len(whole) :]):
-                pieces.append(piece)
-                times.append(self.clock())
-                whole += piece
-        if not pieces:
-            raise OpenSledError(f"the answer of {self.model} at {self.http.base_url} is empty")
-        chunks = list(zip(times, accumulate(map(len, pieces))))
-        tokens = int(reply.usage.get("completion_tokens") or len(pieces))
-        return Text(pieces, shared(tokens, chunks), _counts_of(reply))
+    async def ask(self, question: str, other: Words) -> StreamedReply:
+        """A greedy answer. `other`: of FIXED, where the server takes that."""
+        body = {word: other.get(word, value) for word, value in self.body.items()}
+        chat = {"messages": [{"role": "user", "content": question}]}
+        body |= chat if self.api == "chat" else {"prompt": frame(question)}
+        *_, reply = [each async for each in APIS[self.api](self.http, body)]
+        if not reply.pieces:
+            raise OpenSledError(f"the answer of {body['model']} at {self.http.base_url} is empty")
+        return reply
 
-    async def together(self, prompts: Sequence[str], tokens: int, **more: Any) -> Batch:
-        """All of them at the same time."""
+    async def together(self, questions: Sequence[str], other: Words) -> tuple[float, list[int]]:
+        """Seconds of a step in which all of them are answered, 0 = there was none, and the drafts of all."""
         before = await self._metrics()
-        texts = await asyncio.gather(*(self.ask(prompt, tokens, **more) for prompt in prompts))
-        after = await self._metrics()
-        told = [text.counts for text in texts if text.counts]
-        if before and after:
-            told = [(after[0] - before[0], after[1] - before[1])]
-        return Batch(
-            texts, tokens, (sum(each[0] for each in told), sum(each[1] for each in told)) if told else None
-        )
+        replies = await asyncio.gather(*(self.ask(question, other) for question in questions))
+        start, end = max(reply.pieces[0][0] for reply in replies), min(map(_end, replies))
+        tokens = fmean(_within(reply, start, end) for reply in replies)
+        is_timed = tokens >= STEPS and end - start >= SHARED * (end - replies[0].started)
+        drafts = [late - early for early, late in zip(before, await self._metrics())]
+        return (end - start) / tokens if is_timed else 0.0, drafts or _sums(map(_drafts, replies))
 
-    async def _metrics(self) -> Counts | None:
-        """Those of a vLLM; None = another server, or one that shows none."""
-        text = await self._fetched("GET", "/metrics")
-        found = [(kind, int(float(value))) for kind, value in VLLM_COUNTS.findall(text)]
-        drafted, accepted = (sum(n for kind, n in found if kind == name) for name in ("draft", "accepted"))
-        return (drafted, accepted) if re.search(r"^vllm:", text, re.MULTILINE) else None
-
-    async def framed(self, question: str) -> str:
-        """A question as a text to go on with: by the model's own chat template where the server applies it."""
-        said = await self._fetched(
-            "POST", "/apply-template", {"messages": [{"role": "user", "content": question}]}
-        )
-        found = json.loads(said).get("prompt") if said.startswith("{") else None
-        return found if isinstance(found, str) else f"User: {question}\n\nAssistant:"
-
-    async def _fetched(self, method: str, path: str, body: dict[str, Any] | None = None) -> str:
-        reply = await self.http.request(method, path, json=body)
-        return reply.text if reply.status_code == 200 else ""
+    async def _metrics(self) -> list[int]:
+        """The drafts of a vLLM so far; empty: another server, or one that shows none."""
+        page = (await self.http.get("/metrics")).text
+        lines = r"(?m)^vllm:spec_decode_num_%s_tokens_total.* (\S+)$"
+        told = [re.findall(lines % name, page) for name in ("draft", "accepted")]
+        return [round(sum(map(float, each))) for each in told] if "vllm:" in page else []
 
 
-def _counts_of(reply: StreamedReply) -> Counts | None:
+def frame(question: str) -> str:
+    """A text that goes on with its answer, also of a model without chats."""
+    return f"User: {question}\n\nAssistant:"
+
+
+def written(reply: StreamedReply) -> list[str]:
+    """Its pieces, of most servers each a token."""
+    return [piece for _, piece in reply.pieces]
+
+
+def _end(reply: StreamedReply) -> float:
+    return reply.started + reply.seconds
+
+
+def _within(reply: StreamedReply, start: float, end: float) -> float:
+    """Tokens that came in a span of it. Those that show nothing, such as special ones, come evenly."""
+    times = [moment for moment, _ in reply.pieces]
+    others = int(reply.usage.get("completion_tokens") or len(times)) - len(times)
+    shown = sum(start < moment <= end for moment in times)
+    return shown + others * (end - start) / (_end(reply) - times[0] or 1.0)
+
+
+def _drafts(reply: StreamedReply) -> list[int]:
     if reply.timings:  # of a llama-server, which leaves the numbers out where it does not draft
-        return reply.timings.get("draft_n", 0), reply.timings.get("draft_n_accepted", 0)
+        return [reply.timings.get(name, 0) for name in ("draft_n", "draft_n_accepted")]
     told = reply.usage.get("opensled")
-    return (int(told.get("drafted", 0)), int(told.get("accepted", 0))) if told else None
+    return [told.get(name, 0) for name in ("drafted", "accepted")] if told else []
 
 
-async def find_target(
-    http: httpx.AsyncClient, wanted: str, clock: Callable[[], float] = time.monotonic
-) -> Target:
-    """The model `wanted`, "" = the first, by the first API that answers. Raises OpenSledError."""
-    model = wanted or await first_model(http)
-    for api, words in product(APIS, WORDS):
-        target = Target(http, model, api, words, clock)
+def _sums(drafts: Iterable[Sequence[int]]) -> list[int]:
+    """Of several texts; empty where one tells nothing."""
+    return [sum(each) for each in zip(*drafts)]
+
+
+async def find(http: httpx.AsyncClient, wanted: str, tokens: int) -> Target:
+    """The model `wanted`, "" = the first, by the first API that answers; it is warm then. Raises OpenSledError."""
+    model, why = wanted or await first_model(http), ""
+    for api, words in product(APIS, (3, 2, 1, 0)):
+        body = {"model": model, "max_tokens": tokens, "temperature": 0, **dict(FIXED[:words])}
+        target = Target(http, api, body)
         try:
-            await target.ask("Once upon a time", 4, **NO_DRAFTS)
+            await target.ask(*stories(1), {})
             return target
-        except Unauthorized as error:
-            raise Unauthorized(
-                f"{http.base_url} wants another key: --token-file FILE, or OPENAI_API_KEY"
-            ) from error
         except OpenSledError as error:
             why = " ".join(str(error).split())[:300]
     raise OpenSledError(
-        f"{model} at {http.base_url} answers neither /v1/completions nor /v1/chat/completions: {why}"
+        f"{model} at {http.base_url} answers no question: {why}; other ones: --model, --token-file"
     )
 
 
 def stories(number: int) -> list[str]:
-    """Prompts that begin unlike all others, so that nothing of them is in a cache."""
-    return [f"{next(_numbers)} is the number of a long story. It begins like this:" for _ in range(number)]
+    """Questions that begin unlike all others, so that nothing of them is in a cache."""
+    return [f"{next(_numbers)} is the number of a long story. Tell it." for _ in range(number)]
 
 
-async def curve(
-    target: Target,
-    levels: Sequence[int],
-    prompts: Callable[[int], list[str]],
-    tokens: int,
-    repeats: int,
-    **more: Any,
-) -> dict[str, Any]:
+async def curve(target: Target, levels: Sequence[int], ask: Ask, repeats: int, other: Words) -> Found:
     """Speeds with so many texts at once, and why it ends early."""
-    found: list[dict[str, Any]] = []
+    found, end = list[Found](), ""
     for level in levels:
         say(f"{level} text{'s' * (level > 1)} at once ...")
         try:
-            batches = [await target.together(prompts(level), tokens, **more) for _ in range(repeats)]
+            seconds, drafts = zip(*[await target.together(ask(level), other) for _ in range(repeats)])
         except OpenSledError as error:
             if not found:
                 raise
-            return {"levels": found, "end": f"{level} texts at once fail: {error}"}
-        if not all(batch.step_s for batch in batches):
-            short = any(
-                sum(a.tokens for a in text.arrivals) < tokens for batch in batches for text in batch.texts
-            )
-            why = (
-                "some ended before others began"
-                if short
-                else "some wait until others end (llama-server: -np 32)"
-            )
-            return {"levels": found, "end": f"of {level} texts at once {why}"}
-        found.append(_level(level, batches))
-    return {"levels": found, "end": ""}
+            end = f"{level} texts at once fail: {error}"
+            break
+        if not all(seconds):
+            end = f"of {level} texts at once some wait until others end"
+            break
+        step, told = median(seconds), _sums(drafts) or [None, None]
+        samples = [round(1000 * each, 3) for each in seconds]
+        entry = {"texts": level, "ms": round(1000 * step, 3), "tokens_per_s": round(level / step, 3)}
+        found.append({**entry, "samples_ms": samples, "drafted": told[0], "accepted": told[1]})
+    return {"levels": found, "end": end}
 
 
-def _level(level: int, batches: Sequence[Batch]) -> dict[str, Any]:
-    steps, told = [batch.step_s for batch in batches], [batch.counts for batch in batches if batch.counts]
-    return {
-        "texts": level,
-        "ms": round(1000 * median(steps), 3),
-        "tokens_per_s": round(level / median(steps), 3),
-        "samples_ms": [round(1000 * each, 3) for each in steps],
-        "drafted": sum(drafted for drafted, _ in told) if told else None,
-        "accepted": sum(accepted for _, accepted in told) if told else None,
-    }
-
-
-async def asked_again(target: Target, tokens: int) -> dict[str, bool]:
-    """Whether one text is the same alone, and among others."""
-    prompt, *others = stories(1 + AMONG)
-    first, again = await target.ask(prompt, tokens), await target.ask(prompt, tokens)
-    among = (await target.together([prompt, *others], tokens)).texts[0]
-    wanted, *found = ["".join(text.pieces) for text in (first, again, among)]
-    return dict(zip(("alone", "among_others"), (text == wanted for text in found)))
+async def asked_again(target: Target) -> dict[str, bool]:
+    """Whether one text is the same alone, and among three others."""
+    first, *others = stories(4)
+    alone = [await target.ask(first, AS_IT_IS) for _ in range(2)]
+    among = await asyncio.gather(*(target.ask(each, AS_IT_IS) for each in (first, *others)))
+    wanted, *found = ("".join(written(reply)) for reply in (*alone, among[0]))
+    return {name: text == wanted for name, text in zip(("alone", "among_others"), found)}

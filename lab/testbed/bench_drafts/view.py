@@ -1,93 +1,80 @@
-"""The figures as a table of 80 columns, for people who read of drafts for the first time."""
+"""The figures as tables of 80 columns, for people who read of drafts for the first time; a row of the leaderboard."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from textwrap import wrap
-from typing import Any
+from collections.abc import Iterator, Mapping
+from functools import partial
 
-from lab.testbed.bench_drafts.prediction import CHECKED, USERS
+from lab.testbed.bench_drafts.prediction import USERS
+from lab.testbed.bench_drafts.target import Found
+from lab.testbed.planner.page import table, wrapped
 from lab.testbed.planner.ways import ALONE, DEVICES, SERVER
 
-WIDTH, LABEL, CELL = 80, 27, 8
 WAYS = {ALONE: "without drafts", SERVER: "draft beside the model", DEVICES: "drafts by users' devices"}
-PAYS = {(): "none", (SERVER,): "beside", (DEVICES,): "devices", (SERVER, DEVICES): "both"}
+NONE = "-"
+_said = partial(wrapped, width=80)
 
 
-def table_of(document: dict[str, Any]) -> list[str]:
-    """Its lines."""
-    parts = (_rows, _acceptance, _speeds, _same)
-    lines = (line for part in parts for line in ("", *part(document)))
-    return [*_said(f"{document['model']} at {document['url']}"), *lines]
+def text_of(found: Found) -> str:
+    """Tables and sentences."""
+    return "\n\n".join("\n".join(part(found)) for part in (_rows, _acceptance, _speeds))
 
 
-def _rows(document: dict[str, Any]) -> Iterator[str]:
-    rows, costs = document["rows"], document["prediction"]["check_cost"]
-    yield _row("texts at once", (level["texts"] for level in rows["levels"]))
-    yield _row("  ms a token of each", (f"{level['ms']:.4g}" for level in rows["levels"]))
-    yield _row("  tokens/s of all", (f"{level['tokens_per_s']:.4g}" for level in rows["levels"]))
-    yield from _ended(rows)
-    told = ", ".join(f"{cost:.2f} for {users}" for users, cost in costs.items())
-    if told:
-        yield from _said(
-            f"A step that also checks {CHECKED} draft tokens of each user takes so many times as long:"
-        )
-        yield from _said(f"{told} {'user' if len(costs) == 1 else 'users'}.")
+def _rows(found: Found) -> Iterator[str]:
+    levels, end = found["rows"]["levels"], found["rows"]["end"]
+    yield _said(f"{found['request']['model']} at {found['url']}")
+    cells = ((f"{each['texts']}", f"{each['ms']:.4g}", f"{each['tokens_per_s']:.4g}") for each in levels)
+    head, *lines = zip(("texts at once", "ms a token of each", "tokens/s of all"), *cells)
+    yield table(head, lines)
+    if end:
+        yield _said(f"It ends there: {end}. Of more than {levels[-1]['texts']} rows nothing is predicted.")
 
 
-def _acceptance(document: dict[str, Any]) -> Iterator[str]:
-    found = document["acceptance"]
-    if not found:
-        yield from _said(
-            "No draft was named; --draft-url URL or --draft-model MODEL tells whether one would pay."
-        )
+def _acceptance(found: Found) -> Iterator[str]:
+    draft = found["acceptance"]
+    if not draft:
+        yield _said("No draft was named: --draft-url URL or --draft-model MODEL tells whether one would pay.")
         return
-    pace = f"{found['ms']:.3g} ms" if found["ms"] else "an unknown time"
-    yield from _said(
-        f"The draft {found['draft']} takes {pace} a token. Share of its tokens that the model writes too:"
-    )
-    yield _row("place in the draft", range(1, 1 + len(found["by_place"])), 6)
-    for kind, counts in found["kinds"].items():
-        pairs = zip(counts["stood"], counts["reached"], found["by_place"])
-        yield _row(
-            f"  {kind}", (f"{stood / reached:.0%}" if reached else "-" for stood, reached, _ in pairs), 6
-        )
-    yield _row("  all", (f"{share:.0%}" for share in found["by_place"]), 6)
+    pace = f"{draft['ms']:.3g} ms" if draft["ms"] else "an unknown time"
+    yield _said(f"The draft {draft['draft']} takes {pace} a token. The model writes the same, by place:")
+    kinds = {kind: [_share(*counts) for counts in places] for kind, places in draft["kinds"].items()}
+    head = ["place", *(f"{place}" for place in range(1, 1 + len(kinds["all"])))]
+    yield table(head, [[kind, *shares] for kind, shares in kinds.items()])
 
 
-def _speeds(document: dict[str, Any]) -> Iterator[str]:
-    predicted, checked = document["prediction"]["users"], document["checked"]
-    measured = {str(level["texts"]): level for level in document["users"]["levels"]}
-    yield _row("users at once", USERS)
-    yield "tokens/s of each, predicted"
-    for way in (way for way in WAYS if way in predicted["1"]):
-        yield _row(f"  {WAYS[way]}", (f"{each[way]:.4g}" for each in predicted.values()))
-    if SERVER in predicted["1"]:
-        yield _row("  drafts that should pay", (PAYS[tuple(each["pays"])] for each in predicted.values()))
-    paces = {users: f"{level['tokens_per_s'] / level['texts']:.4g}" for users, level in measured.items()}
-    yield _row("tokens/s, then measured", (paces.get(str(users), "-") for users in USERS))
-    yield from _ended(document["users"])
-    if "why" in checked:
-        yield from _said(f"The prediction cannot be checked: {checked['why']}.")
-        return
-    yield _row("  error of the prediction", (f"{error:+.0%}" for error in checked["errors"].values()))
-    drafted, right = (sum(level[key] for level in measured.values()) for key in ("drafted", "accepted"))
-    words = f"{right / drafted:.0%} of its draft tokens stood" if drafted else "the server drafted nothing"
-    yield from _said(f"Compared with '{WAYS[checked['way']]}': {words}.")
+def _share(right: int, drafted: int) -> str:
+    return f"{right / drafted:.0%}" if drafted else NONE
 
 
-def _same(document: dict[str, Any]) -> list[str]:
-    alone, among = ("equal" if document["same"][key] else "not equal" for key in ("alone", "among_others"))
-    return _said(f"The same text asked twice: {alone}; asked again among other texts: {among}.")
+def _speeds(found: Found) -> Iterator[str]:
+    predicted, levels, checked = found["prediction"]["users"], found["users"]["levels"], found["checked"]
+    errors = {users: f"{error:+.0%}" for users, error in checked.get("errors", {}).items()}
+    paces = {f"{each['texts']}": f"{each['tokens_per_s'] / each['texts']:.4g}" for each in levels}
+    rows = [(WAYS[way], way) for way in WAYS if way in predicted["1"]] + [("drafts that should pay", "pays")]
+    told = [_row(title, {users: each[key] for users, each in predicted.items()}) for title, key in rows]
+    told += [_row("then measured", paces), _row("error of the prediction", errors)]
+    yield table(_row("tokens/s of each of several users", {f"{users}": users for users in USERS}), told)
+    if found["users"]["end"]:
+        yield _said(f"It ends there: {found['users']['end']}.")
+    if not errors:
+        yield _said(f"The prediction cannot be checked: {checked['why']}.")
+    elif drafted := sum(each["drafted"] for each in levels):
+        yield _said(f"Of its own drafts {_share(sum(each['accepted'] for each in levels), drafted)} stood.")
+    alone, among = ("equal" if same else "not equal" for same in found["same"].values())
+    yield _said(f"The same text asked twice: {alone}; asked again among other texts: {among}.")
 
 
-def _ended(curve: dict[str, Any]) -> list[str]:
-    return _said(f"It ends here: {curve['end']}.") if curve["end"] else []
+def _row(title: str, cells: Mapping[str, object]) -> list[str]:
+    return [title, *(f"{cells.get(f'{users}', NONE)}" for users in USERS)]
 
 
-def _row(label: str, cells: Iterable[object], width: int = CELL) -> str:
-    return f"{label:<{LABEL}}" + "".join(f"{cell!s:>{width}}" for cell in cells)
-
-
-def _said(text: str) -> list[str]:
-    return wrap(text, WIDTH)
+def row_of(found: Found) -> str:
+    """Its row of docs/leaderboard.md."""
+    one, *_ = levels = found["rows"]["levels"]
+    speeds = {each["texts"]: f"{each['tokens_per_s']:.4g} ({each['ms'] / one['ms']:.2f}x)" for each in levels}
+    drafts, draft = [NONE] * 3, found["acceptance"]
+    if draft:
+        pays = ", ".join(each["pays"] for each in found["prediction"]["users"].values())
+        drafts = [draft["draft"].partition(" at ")[0], _share(*draft["kinds"]["all"][0]), pays]
+    told = [found["machine"], found["request"]["model"], f"{one['tokens_per_s']:.4g}", speeds.get(8, NONE)]
+    return f"| {' | '.join([*told, *drafts, found['provenance']['date'][:10]])} |"

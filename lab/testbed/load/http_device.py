@@ -8,9 +8,12 @@ import httpx
 from lab.testbed.client import StreamedReply, stream_chat, stream_completion
 from lab.testbed.load.load import Item
 from lab.testbed.load.records import Arrival, Clock, RequestRecord
-from opensled.core.errors import OpenSledError, Unauthorized, Unreachable, UsageError
+from opensled.core.errors import OpenSledError, Unreachable, UsageError
 from opensled.core.messages import ChatMessage
 
+KEY = "it wants a key; name the file that holds it"
+REMEDIES = {401: KEY, 403: KEY, 503: "it is not ready; try again in a moment"}
+REMEDY = "is it the address of an API like OpenAI's? Where it lists no models, --model names one"
 SILENCE_S = 120.0  # an API that says nothing for so long has failed
 Usages = list[tuple[RequestRecord, dict[str, Any]]]  # `usage.opensled` of each request
 
@@ -25,20 +28,15 @@ def client(url: str, key: str = "") -> httpx.AsyncClient:
 
 
 async def first_model(http: httpx.AsyncClient) -> str:
-    """The first model it lists; raises Unreachable, Unauthorized, and OpenSledError for an answer of another kind."""
+    """The first model it lists; raises Unreachable, and OpenSledError for an answer of another kind."""
     try:
         reply = await http.get("/v1/models")
         reply.raise_for_status()
         return str(reply.json()["data"][0]["id"])
     except httpx.HTTPStatusError as error:
         status = error.response.status_code
-        if status in (401, 403):
-            raise Unauthorized(
-                f"{http.base_url} wants a key (HTTP {status}): name the file that holds it, or set OPENAI_API_KEY"
-            ) from error
         raise OpenSledError(
-            f"{http.base_url} answers HTTP {status} to /v1/models; is it the address of an OpenAI-compatible API? "
-            "Where it lists no models, name one with --model"
+            f"{http.base_url} answers HTTP {status} to /v1/models: {REMEDIES.get(status, REMEDY)}"
         ) from error
     except httpx.HTTPError as error:
         raise Unreachable(f"no API answers at {http.base_url}: {error}; is it running?") from error
