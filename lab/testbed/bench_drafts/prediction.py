@@ -43,20 +43,22 @@ def steps_of(levels: Levels, token_s: float) -> Any:
 
 def predict(levels: Levels, agreed: Found | None, link: str) -> Found:
     """Tokens/s of each user by who drafts, and who should draft. `agreed`: with a draft, if there is one."""
-    counts = [each for each in agreed["kinds"]["all"] if each[1]] if agreed and agreed["ms"] else []
-    shares, token_s = [right / drafted for right, drafted in counts], agreed["ms"] / 1000 if counts else 1.0
-    ways = [ALONE, SERVER, DEVICES] if counts else [ALONE]
-    steps, worth = steps_of(levels, token_s), by_place(*shares or [0.0])
-    speed = DraftSpeed("", *[Quantity(1 / token_s, 1 / token_s, 1 / token_s, "measured")] * 2)
-    setting, users = Setting(steps, steps, speed, catalog.link(link), 0, 0, worth, worth), Found()
-    for number in (number for number in USERS if number <= levels[-1]["texts"]):
-        rates = {way: fastest(setting, MODES[way], number) for way in ways}
-        pays = PAYS[tuple(way for way in ways[1:] if rates[way][0] > WORTH * rates[ALONE][0])]
+    heard: Found = agreed if agreed and agreed["ms"] else {"ms": 1000, "kinds": {"all": []}}
+    shares = [right / drafted for right, drafted in heard["kinds"]["all"] if drafted]
+    steps, worth = steps_of(levels, heard["ms"] / 1000), by_place(*shares or [0.0])
+    pace = Quantity(*[1000 / heard["ms"]] * 3, "measured")
+    setting = Setting(steps, steps, DraftSpeed("", pace, pace), catalog.link(link), 0, 0, worth, worth)
+    most, found = levels[-1]["texts"], Found()
+    for users in (users for users in USERS if users <= most):
+        # The shortest draft is one more row for each of them
+        ways = [SERVER, DEVICES] if shares and 2 * users <= most else []
+        rates = {way: fastest(setting, MODES[way], users) for way in (ALONE, *ways)}
+        pays = PAYS[tuple(way for way in ways if rates[way][0] > WORTH * rates[ALONE][0])]
         paces = {way: float(f"{rate:.4g}") for way, (rate, _) in rates.items()}
         lengths = {way: length for way, (_, length) in rates.items() if length}
-        users[str(number)] = {**paces, "draft_tokens": lengths, "pays": pays}
+        found[f"{users}"] = {**paces, "draft_tokens": lengths, "pays": pays if ways else "unknown"}
     at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-    return {"at": at, "link": link, "users": users}
+    return {"at": at, "link": link, "users": found}
 
 
 def check(predicted: Found, curve: Levels, measured: Levels) -> Found:
@@ -68,6 +70,9 @@ def check(predicted: Found, curve: Levels, measured: Levels) -> Found:
         return {"why": "the server drafted while its steps were measured; start it without drafts to predict"}
     if way not in predicted["1"]:
         return {"why": "the server drafts; name its draft model (--draft-url, --draft-model) to predict that"}
-    told = [(str(level["texts"]), level["tokens_per_s"] / level["texts"]) for level in measured]
-    errors = {users: round(predicted[users][way] / pace - 1, 4) for users, pace in told if users in predicted}
-    return {"way": way, "errors": errors}
+    paces = {f"{level['texts']}": level["tokens_per_s"] / level["texts"] for level in measured}
+    known = [users for users in paces if way in predicted.get(users, ())]
+    return {
+        "way": way,
+        "errors": {users: round(predicted[users][way] / paces[users] - 1, 4) for users in known},
+    }

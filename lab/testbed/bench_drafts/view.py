@@ -51,7 +51,9 @@ def _speeds(found: Found) -> Iterator[str]:
     errors = {users: f"{error:+.0%}" for users, error in checked.get("errors", {}).items()}
     paces = {f"{each['texts']}": f"{each['tokens_per_s'] / each['texts']:.4g}" for each in levels}
     rows = [(WAYS[way], way) for way in WAYS if way in predicted["1"]] + [("drafts that should pay", "pays")]
-    told = [_row(title, {users: each[key] for users, each in predicted.items()}) for title, key in rows]
+    told = [
+        _row(title, {users: each.get(key, NONE) for users, each in predicted.items()}) for title, key in rows
+    ]
     told += [_row("then measured", paces), _row("error of the prediction", errors)]
     yield table(_row("tokens/s of each of several users", {f"{users}": users for users in USERS}), told)
     if found["users"]["end"]:
