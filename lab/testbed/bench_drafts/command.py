@@ -45,6 +45,7 @@ async def _bench(config: BenchDraftsConfig, write: Write) -> Found:
     if config.token_file:
         key = read_secret_text(config.token_file, "API key").strip()
     async with client(config.url, key) as http:
+        http.headers["connection"] = "close"  # many a server closes one that rests, and a request is lost
         target = await targets.find(http, config.model, (QUICK if config.quick else WHOLE)[0])
         if config.draft_url:
             draft = served_draft(config.draft_url, config.draft_model, config.draft_key)
@@ -71,6 +72,7 @@ async def measure(target: Target, draft: Draft | None, config: BenchDraftsConfig
         target, USERS, lambda number: [*islice(asked, number)], repeats, targets.AS_IT_IS
     )
     checked = check(predicted["users"], rows["levels"], users["levels"])
-    found |= {"users": users, "checked": checked, "same": await targets.asked_again(target)}
+    after = await targets.curve(target, ROWS[:1], targets.stories, repeats, {})
+    found |= {"users": users, "checked": checked, "same": await targets.asked_again(target), "after": after}
     write(found)
     return found

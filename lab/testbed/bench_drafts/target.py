@@ -41,7 +41,7 @@ class Target:
         body = {word: other.get(word, value) for word, value in self.body.items()}
         chat = {"messages": [{"role": "user", "content": question}]}
         body |= chat if self.api == "chat" else {"prompt": frame(question)}
-        *_, reply = [each async for each in APIS[self.api](self.http, body)]
+        reply = [StreamedReply(), *[each async for each in APIS[self.api](self.http, body)]][-1]
         if not reply.pieces:
             raise OpenSledError(f"the answer of {body['model']} at {self.http.base_url} is empty")
         return reply

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 
 from lab.testbed.bench_drafts.prediction import USERS
@@ -11,7 +11,9 @@ from lab.testbed.planner.page import table, wrapped
 from lab.testbed.planner.ways import ALONE, DEVICES, SERVER
 
 WAYS = {ALONE: "without drafts", SERVER: "draft beside the model", DEVICES: "drafts by users' devices"}
+PAYS = ("drafts that should pay", "pays")
 NONE = "-"
+STEADY = 1.2  # changes of a machine's pace that need no words
 _said = partial(wrapped, width=80)
 
 
@@ -20,9 +22,14 @@ def text_of(found: Found) -> str:
     return "\n\n".join("\n".join(part(found)) for part in (_rows, _acceptance, _speeds))
 
 
+def _model(found: Found) -> str:
+    """Its name, without folders of its server."""
+    return f"{found['request']['model']}".rpartition("/")[2]
+
+
 def _rows(found: Found) -> Iterator[str]:
     levels, end = found["rows"]["levels"], found["rows"]["end"]
-    yield _said(f"{found['request']['model']} at {found['url']}")
+    yield _said(f"{_model(found)} at {found['url']}")
     cells = ((f"{each['texts']}", f"{each['ms']:.4g}", f"{each['tokens_per_s']:.4g}") for each in levels)
     head, *lines = zip(("texts at once", "ms a token of each", "tokens/s of all"), *cells)
     yield table(head, lines)
@@ -48,26 +55,34 @@ def _share(right: int, drafted: int) -> str:
 
 def _speeds(found: Found) -> Iterator[str]:
     predicted, levels, checked = found["prediction"]["users"], found["users"]["levels"], found["checked"]
-    errors = {users: f"{error:+.0%}" for users, error in checked.get("errors", {}).items()}
-    paces = {f"{each['texts']}": f"{each['tokens_per_s'] / each['texts']:.4g}" for each in levels}
-    rows = [(WAYS[way], way) for way in WAYS if way in predicted["1"]] + [("drafts that should pay", "pays")]
-    told = [
-        _row(title, {users: each.get(key, NONE) for users, each in predicted.items()}) for title, key in rows
-    ]
-    told += [_row("then measured", paces), _row("error of the prediction", errors)]
-    yield table(_row("tokens/s of each of several users", {f"{users}": users for users in USERS}), told)
+    ways = [(WAYS[way], way) for way in WAYS if way in predicted["1"]]
+    rows = {
+        title: {users: each.get(key, NONE) for users, each in predicted.items()}
+        for title, key in (*ways, PAYS)
+    }
+    rows["then measured"] = {
+        f"{each['texts']}": f"{each['tokens_per_s'] / each['texts']:.4g}" for each in levels
+    }
+    if "way" in checked:
+        errors = {users: f"{error:+.0%}" for users, error in checked["errors"].items()}
+        rows[f"error of '{WAYS[checked['way']]}'"] = errors
+    users = [f"{number}" for number in USERS]
+    cells = [[title, *(f"{row.get(number, NONE)}" for number in users)] for title, row in rows.items()]
+    yield table(["tokens/s of each of several users", *users], cells)
     if found["users"]["end"]:
         yield _said(f"It ends there: {found['users']['end']}.")
-    if not errors:
+    if "why" in checked:
         yield _said(f"The prediction cannot be checked: {checked['why']}.")
     elif drafted := sum(each["drafted"] for each in levels):
         yield _said(f"Of its own drafts {_share(sum(each['accepted'] for each in levels), drafted)} stood.")
+    for each in found["after"]["levels"]:
+        times = each["ms"] / found["rows"]["levels"][0]["ms"]
+        if not 1 / STEADY < times < STEADY:
+            yield _said(
+                f"One text alone then took {times:.2f} times as long as before: the machine was not steady."
+            )
     alone, among = ("equal" if same else "not equal" for same in found["same"].values())
     yield _said(f"The same text asked twice: {alone}; asked again among other texts: {among}.")
-
-
-def _row(title: str, cells: Mapping[str, object]) -> list[str]:
-    return [title, *(f"{cells.get(f'{users}', NONE)}" for users in USERS)]
 
 
 def row_of(found: Found) -> str:
@@ -78,5 +93,5 @@ def row_of(found: Found) -> str:
     if draft:
         pays = ", ".join(each["pays"] for each in found["prediction"]["users"].values())
         drafts = [draft["draft"].partition(" at ")[0], _share(*draft["kinds"]["all"][0]), pays]
-    told = [found["machine"], found["request"]["model"], f"{one['tokens_per_s']:.4g}", speeds.get(8, NONE)]
+    told = [found["machine"], _model(found), f"{one['tokens_per_s']:.4g}", speeds.get(8, NONE)]
     return f"| {' | '.join([*told, *drafts, found['provenance']['date'][:10]])} |"
