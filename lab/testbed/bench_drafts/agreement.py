@@ -18,6 +18,7 @@ from edge_client.drafters.model_text import ModelText
 from edge_client.drafters.outage import LOAD_S
 from lab.benchmarks.program import say
 from lab.benchmarks.real_texts import KINDS, prompts
+from lab.testbed.bench_drafts.config import BenchDraftsConfig
 from lab.testbed.bench_drafts.target import Found, Target, frame, written
 
 PLACES = 8  # of a draft; so far the law goes
@@ -33,30 +34,29 @@ def questions(each: int) -> list[tuple[str, str]]:
     return [(kind, prompts(kind, CHARACTERS)[number].text) for number in range(each) for kind in KINDS]
 
 
-def served_draft(url: str, model: str, key_file: str) -> Draft:
-    """The draft of a server. Raises UsageError, NotFound, Unauthorized and DraftSourceError."""
-    found = find_server(draft_address(url, key_file), model)
-    dialect = dialect_of(found)
+def draft_of(config: BenchDraftsConfig) -> Draft | None:
+    """The one that is named. Raises UsageError, NotFound, Unauthorized and DraftSourceError."""
+    if config.draft_url:
+        found = find_server(draft_address(config.draft_url, config.draft_key), config.draft_model)
+        dialect = dialect_of(found)
 
-    def after(text: str) -> Pieces:
-        said = stream(found.address, dialect.path, dialect.request(text), dialect.read, LOAD_S)
-        with closing(said):
-            yield from (piece for piece in said if piece is not None)
+        def served(text: str) -> Pieces:
+            said = stream(found.address, dialect.path, dialect.request(text), dialect.read, LOAD_S)
+            with closing(said):
+                yield from (piece for piece in said if piece is not None)
 
-    return f"{found.model} at {found.address.place}", after
-
-
-def local_draft(model: str) -> Draft:
-    """A draft model of this machine. Raises NotFound."""
-    factory = LlamaCppFactory(model)
+        return f"{found.model} at {found.address.place}", served
+    if not config.draft_model:
+        return None
+    factory = LlamaCppFactory(config.draft_model)
     source = ModelText(factory.create_model(), factory.tokenizer())
 
-    def after(text: str) -> Pieces:
+    def local(text: str) -> Pieces:
         source.follow(b"")  # else what it drafted before comes at once, and its pace is not seen
         source.follow(text.encode())
         yield from source.pieces()
 
-    return factory.name, after
+    return factory.name, local
 
 
 async def agreement(target: Target, draft: Draft, each: int, every: int) -> Found:

@@ -12,17 +12,16 @@ from pathlib import Path
 
 from lab.benchmarks.program import say, write_json
 from lab.testbed.bench_drafts import target as targets
-from lab.testbed.bench_drafts.agreement import Draft, agreement, local_draft, questions, served_draft
+from lab.testbed.bench_drafts.agreement import agreement, draft_of, questions
 from lab.testbed.bench_drafts.config import BenchDraftsConfig
 from lab.testbed.bench_drafts.prediction import USERS, check, predict
-from lab.testbed.bench_drafts.target import Found, Target
+from lab.testbed.bench_drafts.target import Found
 from lab.testbed.bench_drafts.view import row_of, text_of
 from lab.testbed.load.http_device import client
 from lab.testbed.provenance import provenance
 from opensled.core.errors import DraftSourceError, OpenSledError
 from opensled.core.files import read_secret_text
 
-Write = Callable[[Found], None]
 ROWS = (1, 2, 4, 8, 16, 32)
 # Tokens of a text, repeats, texts of a kind, and of how many of their places one is drafted
 QUICK, WHOLE = (32, 1, 1, 8), (64, 3, 2, 4)
@@ -32,7 +31,7 @@ def bench_drafts(config: BenchDraftsConfig) -> int:
     """Measure, predict, write, measure again, show."""
     path = Path(config.out).expanduser()
     try:
-        found = asyncio.run(_bench(config, partial(write_json, path)))
+        found = asyncio.run(measure(config, partial(write_json, path)))
     except DraftSourceError as error:
         raise DraftSourceError(f"the draft server {config.draft_url}: {error}; is it running?") from error
     print(json.dumps(found) if config.json else text_of(found))
@@ -40,39 +39,30 @@ def bench_drafts(config: BenchDraftsConfig) -> int:
     return 0
 
 
-async def _bench(config: BenchDraftsConfig, write: Write) -> Found:
-    key, draft = os.environ.get("OPENAI_API_KEY", ""), None
-    if config.token_file:
-        key = read_secret_text(config.token_file, "API key").strip()
-    async with client(config.url, key) as http:
-        http.headers["connection"] = "close"  # many a server closes one that rests, and a request is lost
-        target = await targets.find(http, config.model, (QUICK if config.quick else WHOLE)[0])
-        if config.draft_url:
-            draft = served_draft(config.draft_url, config.draft_model, config.draft_key)
-        elif config.draft_model:
-            draft = local_draft(config.draft_model)
-        return await measure(target, draft, config, write)
-
-
-async def measure(target: Target, draft: Draft | None, config: BenchDraftsConfig, write: Write) -> Found:
+async def measure(config: BenchDraftsConfig, write: Callable[[Found], None]) -> Found:
     """All figures; `write` gets them with the prediction before what it predicts is measured, and at the end."""
-    _, repeats, each, every = QUICK if config.quick else WHOLE
-    url = str(target.http.base_url)
-    found: Found = {"label": "real", "machine": config.machine, "url": url, "api": target.api}
-    found |= {"request": target.body, "repeats": repeats, "provenance": provenance()}
-    rows = await targets.curve(target, ROWS, targets.stories, repeats, {})
-    if not rows["levels"]:
-        raise OpenSledError(f"the tokens of {url} come all at once; nothing can be timed without streaming")
-    agreed = await agreement(target, draft, each, every) if draft else None
-    predicted = predict(rows["levels"], agreed, config.link)
-    found |= {"rows": rows, "acceptance": agreed, "prediction": predicted}
-    write(found)
-    asked = (f"({number}) {text}" for number, (_, text) in zip(count(1), cycle(questions(2))))
-    users = await targets.curve(
-        target, USERS, lambda number: [*islice(asked, number)], repeats, targets.AS_IT_IS
-    )
-    checked = check(predicted["users"], rows["levels"], users["levels"])
-    after = await targets.curve(target, ROWS[:1], targets.stories, repeats, {})
-    found |= {"users": users, "checked": checked, "same": await targets.asked_again(target), "after": after}
-    write(found)
-    return found
+    tokens, repeats, each, every = QUICK if config.quick else WHOLE
+    key = read_secret_text(config.token_file, "API key").strip() if config.token_file else ""
+    async with client(config.url, key or os.environ.get("OPENAI_API_KEY", "")) as http:
+        http.headers["connection"] = "close"  # many a server closes one that rests, and a request is lost
+        target, draft = await targets.find(http, config.model, tokens), draft_of(config)
+        found: Found = {"label": "real", "machine": config.machine, "url": config.url, "api": target.api}
+        found |= {"request": target.body, "repeats": repeats, "provenance": provenance()}
+        rows = await targets.curve(target, ROWS, targets.stories, repeats, {})
+        if not rows["levels"]:
+            raise OpenSledError(
+                f"{config.url} sends its tokens all at once; nothing can be timed without streaming"
+            )
+        agreed = await agreement(target, draft, each, every) if draft else None
+        predicted = predict(rows["levels"], agreed, config.link)
+        found |= {"rows": rows, "acceptance": agreed, "prediction": predicted}
+        write(found)
+        asked = (f"({number}) {text}" for number, (_, text) in zip(count(1), cycle(questions(2))))
+        users = await targets.curve(
+            target, USERS, lambda number: [*islice(asked, number)], repeats, targets.AS_IT_IS
+        )
+        checked = check(predicted["users"], rows["levels"], users["levels"])
+        found |= {"users": users, "checked": checked, "same": await targets.asked_again(target)}
+        found["after"] = await targets.curve(target, ROWS[:1], targets.stories, repeats, {})
+        write(found)
+        return found

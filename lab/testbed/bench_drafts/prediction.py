@@ -21,7 +21,7 @@ from lab.testbed.planner.capacity_law import Setting
 from lab.testbed.planner.ways import ALONE, DEVICES, SERVER
 
 USERS = (1, 4, 8)
-ENDLESS_S = 1e6  # of a step over more rows than were measured: nothing is said of them
+ENDLESS_S = 1e6  # of a step over more rows than were measured: nothing is said of themFEW = 8  # drafts of a place that tell nothing: it is like the one before
 PAYS = {(): "none", (SERVER,): "beside", (DEVICES,): "devices", (SERVER, DEVICES): "both"}
 Levels = Sequence[Found]
 
@@ -44,7 +44,7 @@ def steps_of(levels: Levels, token_s: float) -> Any:
 def predict(levels: Levels, agreed: Found | None, link: str) -> Found:
     """Tokens/s of each user by who drafts, and who should draft. `agreed`: with a draft, if there is one."""
     heard: Found = agreed if agreed and agreed["ms"] else {"ms": 1000, "kinds": {"all": []}}
-    shares = [right / drafted for right, drafted in heard["kinds"]["all"] if drafted]
+    shares = [right / drafted for right, drafted in heard["kinds"]["all"] if drafted >= FEW]
     steps, worth = steps_of(levels, heard["ms"] / 1000), by_place(*shares or [0.0])
     pace = Quantity(*[1000 / heard["ms"]] * 3, "measured")
     setting = Setting(steps, steps, DraftSpeed("", pace, pace), catalog.link(link), 0, 0, worth, worth)

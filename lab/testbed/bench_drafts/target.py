@@ -20,8 +20,11 @@ from opensled.core.errors import OpenSledError
 Ask = Callable[[int], list[str]]  # so many questions
 Found, Words = dict[str, Any], Mapping[str, Any]
 APIS = {"completions": stream_completion, "chat": stream_chat}
-# Some servers know fewer of these; by the last one a llama-server drafts nothing
-FIXED = (("ignore_eos", True), ("cache_prompt", False), ("speculative.n_max", 0))
+FIXED: Words = {
+    "ignore_eos": True,
+    "cache_prompt": False,
+    "speculative.n_max": 0,
+}  # a llama-server: no drafts
 AS_IT_IS: Words = {"speculative.n_max": None}
 SHARED = 0.05  # of the time of several texts, in which all of them are written: less is none
 STEPS = 3  # that are timed at least
@@ -101,8 +104,8 @@ def _sums(drafts: Iterable[Sequence[int]]) -> list[int]:
 async def find(http: httpx.AsyncClient, wanted: str, tokens: int) -> Target:
     """The model `wanted`, "" = the first, by the first API that answers; it is warm then. Raises OpenSledError."""
     model, why = wanted or await first_model(http), ""
-    for api, words in product(APIS, (3, 2, 1, 0)):
-        body = {"model": model, "max_tokens": tokens, "temperature": 0, **dict(FIXED[:words])}
+    for api, words in product(APIS, (FIXED, {"ignore_eos": True}, {})):
+        body = {"model": model, "max_tokens": tokens, "temperature": 0, **words}
         target = Target(http, api, body)
         try:
             await target.ask(*stories(1), {})
