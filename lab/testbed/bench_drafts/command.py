@@ -51,16 +51,14 @@ async def measure(config: BenchDraftsConfig, write: Callable[[Found], None]) -> 
         rows = await targets.curve(target, ROWS, targets.stories, repeats, {})
         if not rows["levels"]:
             raise OpenSledError(
-                f"{config.url} sends its tokens all at once; nothing can be timed without streaming"
+                f"{config.url} sends its tokens all at once; without streaming nothing is timed"
             )
         agreed = await agreement(target, draft, each, every) if draft else None
         predicted = predict(rows["levels"], agreed, config.link)
         found |= {"rows": rows, "acceptance": agreed, "prediction": predicted}
         write(found)
         asked = (f"({number}) {text}" for number, (_, text) in zip(count(1), cycle(questions(2))))
-        users = await targets.curve(
-            target, USERS, lambda number: [*islice(asked, number)], repeats, targets.AS_IT_IS
-        )
+        users = await targets.curve(target, USERS, lambda n: [*islice(asked, n)], repeats, targets.AS_IT_IS)
         checked = check(predicted["users"], rows["levels"], users["levels"])
         found |= {"users": users, "checked": checked, "same": await targets.asked_again(target)}
         found["after"] = await targets.curve(target, ROWS[:1], targets.stories, repeats, {})

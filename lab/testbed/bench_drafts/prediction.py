@@ -21,7 +21,8 @@ from lab.testbed.planner.capacity_law import Setting
 from lab.testbed.planner.ways import ALONE, DEVICES, SERVER
 
 USERS = (1, 4, 8)
-ENDLESS_S = 1e6  # of a step over more rows than were measured: nothing is said of themFEW = 8  # drafts of a place that tell nothing: it is like the one before
+ENDLESS_S = 1e6  # of a step over more rows than were measured: nothing is said of them
+FEW = 8  # drafts of a place that tell nothing: it is like the one before
 PAYS = {(): "none", (SERVER,): "beside", (DEVICES,): "devices", (SERVER, DEVICES): "both"}
 Levels = Sequence[Found]
 

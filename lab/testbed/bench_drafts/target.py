@@ -20,11 +20,8 @@ from opensled.core.errors import OpenSledError
 Ask = Callable[[int], list[str]]  # so many questions
 Found, Words = dict[str, Any], Mapping[str, Any]
 APIS = {"completions": stream_completion, "chat": stream_chat}
-FIXED: Words = {
-    "ignore_eos": True,
-    "cache_prompt": False,
-    "speculative.n_max": 0,
-}  # a llama-server: no drafts
+# By the last of these a llama-server drafts nothing
+FIXED: Words = {"ignore_eos": True, "cache_prompt": False, "speculative.n_max": 0}
 AS_IT_IS: Words = {"speculative.n_max": None}
 SHARED = 0.05  # of the time of several texts, in which all of them are written: less is none
 STEPS = 3  # that are timed at least
@@ -105,16 +102,13 @@ async def find(http: httpx.AsyncClient, wanted: str, tokens: int) -> Target:
     """The model `wanted`, "" = the first, by the first API that answers; it is warm then. Raises OpenSledError."""
     model, why = wanted or await first_model(http), ""
     for api, words in product(APIS, (FIXED, {"ignore_eos": True}, {})):
-        body = {"model": model, "max_tokens": tokens, "temperature": 0, **words}
-        target = Target(http, api, body)
+        target = Target(http, api, {"model": model, "max_tokens": tokens, "temperature": 0, **words})
         try:
             await target.ask(*stories(1), {})
             return target
         except OpenSledError as error:
             why = " ".join(str(error).split())[:300]
-    raise OpenSledError(
-        f"{model} at {http.base_url} answers no question: {why}; other ones: --model, --token-file"
-    )
+    raise OpenSledError(f"{model} at {http.base_url}: {why}; --model names another one, --token-file its key")
 
 
 def stories(number: int) -> list[str]:
@@ -129,10 +123,10 @@ async def curve(target: Target, levels: Sequence[int], ask: Ask, repeats: int, o
         say(f"{level} text{'s' * (level > 1)} at once ...")
         try:
             seconds, drafts = zip(*[await target.together(ask(level), other) for _ in range(repeats)])
-        except OpenSledError as error:
+        except (OpenSledError, httpx.HTTPError) as error:
+            end = f"of {level} texts at once some fail: {error}"
             if not found:
-                raise
-            end = f"{level} texts at once fail: {error}"
+                raise OpenSledError(end) from error
             break
         if not all(seconds):
             end = f"of {level} texts at once some wait until others end"
