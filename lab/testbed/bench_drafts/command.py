@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 from itertools import count, cycle, islice
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from lab.benchmarks.program import say, write_json
 from lab.testbed.bench_drafts import target as targets
@@ -46,8 +46,9 @@ async def measure(config: BenchDraftsConfig, write: Callable[[Found], None]) -> 
     async with client(config.url, key or os.environ.get("OPENAI_API_KEY", "")) as http:
         http.headers["connection"] = "close"  # many a server closes one that rests, and a request is lost
         target, draft = await targets.find(http, config.model, tokens), draft_of(config)
-        found: Found = {"label": "real", "machine": config.machine, "url": config.url, "api": target.api}
-        found |= {"request": target.body, "repeats": repeats, "provenance": provenance()}
+        model = PurePath(target.body["model"]).name  # of a llama-server it is a path
+        found: Found = {"machine": config.machine, "model": model, "url": config.url, "api": target.api}
+        found |= {"label": "real", "request": target.body, "repeats": repeats, "provenance": provenance()}
         rows = await targets.curve(target, ROWS, targets.stories, repeats, {})
         if not rows["levels"]:
             raise OpenSledError(

@@ -11,7 +11,6 @@ from lab.testbed.planner.page import table, wrapped
 from lab.testbed.planner.ways import ALONE, DEVICES, SERVER
 
 WAYS = {ALONE: "without drafts", SERVER: "draft beside the model", DEVICES: "drafts by users' devices"}
-PAYS = ("drafts that should pay", "pays")
 NONE = "-"
 STEADY = 1.2  # changes of a machine's pace that need no words
 _said = partial(wrapped, width=80)
@@ -22,14 +21,9 @@ def text_of(found: Found) -> str:
     return "\n\n".join("\n".join(part(found)) for part in (_rows, _acceptance, _speeds))
 
 
-def _model(found: Found) -> str:
-    """Its name, without folders of its server."""
-    return f"{found['request']['model']}".rpartition("/")[2]
-
-
 def _rows(found: Found) -> Iterator[str]:
     levels, end = found["rows"]["levels"], found["rows"]["end"]
-    yield _said(f"{_model(found)} at {found['url']}")
+    yield _said(f"{found['model']} at {found['url']}")
     cells = ((f"{each['texts']}", f"{each['ms']:.4g}", f"{each['tokens_per_s']:.4g}") for each in levels)
     head, *lines = zip(("texts at once", "ms a token of each", "tokens/s of all"), *cells)
     yield table(head, lines)
@@ -55,14 +49,10 @@ def _share(right: int, drafted: int) -> str:
 
 def _speeds(found: Found) -> Iterator[str]:
     predicted, levels, checked = found["prediction"]["users"], found["users"]["levels"], found["checked"]
-    ways = [(WAYS[way], way) for way in WAYS if way in predicted["1"]]
-    rows = {
-        title: {users: each.get(key, NONE) for users, each in predicted.items()}
-        for title, key in (*ways, PAYS)
-    }
-    rows["then measured"] = {
-        f"{each['texts']}": f"{each['tokens_per_s'] / each['texts']:.4g}" for each in levels
-    }
+    titles = {**{way: WAYS[way] for way in WAYS if way in predicted["1"]}, "pays": "drafts that should pay"}
+    rows = {title: {n: each.get(key, NONE) for n, each in predicted.items()} for key, title in titles.items()}
+    paces = {f"{each['texts']}": each["tokens_per_s"] / each["texts"] for each in levels}
+    rows["then measured"] = {users: f"{pace:.4g}" for users, pace in paces.items()}
     if "way" in checked:
         errors = {users: f"{error:+.0%}" for users, error in checked["errors"].items()}
         rows[f"error of '{WAYS[checked['way']]}'"] = errors
@@ -78,9 +68,7 @@ def _speeds(found: Found) -> Iterator[str]:
     for each in found["after"]["levels"]:
         times = each["ms"] / found["rows"]["levels"][0]["ms"]
         if not 1 / STEADY < times < STEADY:
-            yield _said(
-                f"One text alone then took {times:.2f} times as long as before: the machine was not steady."
-            )
+            yield _said(f"A text alone then took {times:.2f} times as long as at first: no steady machine.")
     alone, among = ("equal" if same else "not equal" for same in found["same"].values())
     yield _said(f"The same text asked twice: {alone}; asked again among other texts: {among}.")
 
@@ -93,5 +81,5 @@ def row_of(found: Found) -> str:
     if draft:
         pays = ", ".join(each["pays"] for each in found["prediction"]["users"].values())
         drafts = [draft["draft"].partition(" at ")[0], _share(*draft["kinds"]["all"][0]), pays]
-    told = [found["machine"], _model(found), f"{one['tokens_per_s']:.4g}", speeds.get(8, NONE)]
+    told = [found["machine"], found["model"], f"{one['tokens_per_s']:.4g}", speeds.get(8, NONE)]
     return f"| {' | '.join([*told, *drafts, found['provenance']['date'][:10]])} |"
