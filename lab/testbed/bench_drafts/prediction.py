@@ -47,7 +47,8 @@ def predict(levels: Levels, agreed: Found | None, link: str) -> Found:
     heard: Found = agreed if agreed and agreed["ms"] else {"ms": 1000, "kinds": {"all": []}}
     shares = [right / drafted for right, drafted in heard["kinds"]["all"] if drafted >= FEW]
     steps, worth = steps_of(levels, heard["ms"] / 1000), by_place(*shares or [0.0])
-    pace = Quantity(*[1000 / heard["ms"]] * 3, "measured")
+    rate = 1000 / heard["ms"]
+    pace = Quantity(rate, rate, rate, "measured")
     setting = Setting(steps, steps, DraftSpeed("", pace, pace), catalog.link(link), 0, 0, worth, worth)
     most, found = levels[-1]["texts"], Found()
     for users in (users for users in USERS if users <= most):

@@ -18,7 +18,8 @@ from lab.testbed.load.http_device import first_model
 from opensled.core.errors import OpenSledError
 
 Ask = Callable[[int], list[str]]  # so many questions
-Found, Words = dict[str, Any], Mapping[str, Any]
+Found = dict[str, Any]
+Words = Mapping[str, Any]
 APIS = {"completions": stream_completion, "chat": stream_chat}
 # By the last of these a llama-server drafts nothing
 FIXED: Words = {"ignore_eos": True, "cache_prompt": False, "speculative.n_max": 0}
@@ -104,7 +105,7 @@ async def find(http: httpx.AsyncClient, wanted: str, tokens: int) -> Target:
     for api, words in product(APIS, (FIXED, {"ignore_eos": True}, {})):
         target = Target(http, api, {"model": model, "max_tokens": tokens, "temperature": 0, **words})
         try:
-            await target.ask(*stories(1), {})
+            await target.ask(stories(1)[0], {})
             return target
         except OpenSledError as error:
             why = " ".join(str(error).split())[:300]
@@ -131,10 +132,11 @@ async def curve(target: Target, levels: Sequence[int], ask: Ask, repeats: int, o
         if not all(seconds):
             end = f"of {level} texts at once some wait until others end"
             break
-        step, told = median(seconds), _sums(drafts) or [None, None]
+        step = median(seconds)
         samples = [round(1000 * each, 3) for each in seconds]
         entry = {"texts": level, "ms": round(1000 * step, 3), "tokens_per_s": round(level / step, 3)}
-        found.append({**entry, "samples_ms": samples, "drafted": told[0], "accepted": told[1]})
+        told = dict(zip(("drafted", "accepted"), _sums(drafts) or (None, None)))
+        found.append({**entry, "samples_ms": samples, **told})
     return {"levels": found, "end": end}
 
 
