@@ -136,7 +136,7 @@ def test_servers_tell_of_drafts():
 
 
 @pytest.mark.parametrize("api", ["completions", "chat"])
-@pytest.mark.parametrize(("refused", "taken"), [("cache_prompt", ["ignore_eos"]), ("ignore_eos", [])])
+@pytest.mark.parametrize(("refused", "taken"), [("min_tokens", []), ("another", [*target.FIXED])])
 def test_words_that_a_server_refuses_are_left_out(api, refused, taken):
     choice = {"completions": {"text": " w"}, "chat": {"delta": {"reasoning_content": " w"}}}[api]
 

@@ -19,7 +19,7 @@ from edge_client.drafters.outage import LOAD_S
 from lab.benchmarks.program import say
 from lab.benchmarks.real_texts import KINDS, prompts
 from lab.testbed.bench_drafts.config import BenchDraftsConfig
-from lab.testbed.bench_drafts.target import Found, Target, frame, written
+from lab.testbed.bench_drafts.target import OWN_ENDS, Found, Target, frame, written
 
 PLACES = 8  # of a draft; so far the law goes
 CHARACTERS = 700  # of a text that a prompt quotes
@@ -65,7 +65,7 @@ async def agreement(target: Target, draft: Draft, each: int, every: int) -> Foun
     kinds = {kind: [[0, 0] for _ in range(PLACES)] for kind in KINDS}
     for kind, question in questions(each):
         say(f"a text and its drafts: {kind} ...")
-        pieces = written(await target.ask(question, {"ignore_eos": False}))
+        pieces = written(await target.ask(question, OWN_ENDS))
         for place in range(0, len(pieces), every):
             wanted = [piece.encode() for piece in pieces[place : place + PLACES]]
             before = frame(question) + "".join(pieces[:place])

@@ -21,8 +21,9 @@ Ask = Callable[[int], list[str]]  # so many questions
 Found = dict[str, Any]
 Words = Mapping[str, Any]
 APIS = {"completions": stream_completion, "chat": stream_chat}
-# By the last of these a llama-server drafts nothing
-FIXED: Words = {"ignore_eos": True, "cache_prompt": False, "speculative.n_max": 0}
+# For texts of one length, without tokens that show nothing; by the last one a llama-server drafts nothing
+FIXED: Words = {"ignore_eos": True, "min_tokens": 0, "cache_prompt": False, "speculative.n_max": 0}
+OWN_ENDS: Words = {"ignore_eos": False, "min_tokens": 0}
 AS_IT_IS: Words = {"speculative.n_max": None}
 SHARED = 0.05  # of the time of several texts, in which all of them are written: less is none
 STEPS = 3  # that are timed at least
@@ -52,6 +53,7 @@ class Target:
         before = await self._metrics()
         replies = await asyncio.gather(*(self.ask(question, other) for question in questions))
         start, end = max(reply.pieces[0][0] for reply in replies), min(map(_end, replies))
+        start += (end - start) / 4  # what was held back at first comes before
         tokens = fmean(_within(reply, start, end) for reply in replies)
         is_timed = tokens >= STEPS and end - start >= SHARED * (end - replies[0].started)
         drafts = [late - early for early, late in zip(before, await self._metrics())]
@@ -102,7 +104,7 @@ def _sums(drafts: Iterable[Sequence[int]]) -> list[int]:
 async def find(http: httpx.AsyncClient, wanted: str, tokens: int) -> Target:
     """The model `wanted`, "" = the first, by the first API that answers; it is warm then. Raises OpenSledError."""
     model, why = wanted or await first_model(http), ""
-    for api, words in product(APIS, (FIXED, {"ignore_eos": True}, {})):
+    for api, words in product(APIS, ({**FIXED, "min_tokens": tokens}, {})):
         target = Target(http, api, {"model": model, "max_tokens": tokens, "temperature": 0, **words})
         try:
             await target.ask(stories(1)[0], {})
@@ -129,11 +131,12 @@ async def curve(target: Target, levels: Sequence[int], ask: Ask, repeats: int, o
             if not found:
                 raise OpenSledError(end) from error
             break
-        if not all(seconds):
-            end = f"of {level} texts at once some wait until others end"
+        timed = [each for each in seconds if each]
+        if 2 * len(timed) <= repeats:
+            end = f"of {level} texts at once some end before all are under way"
             break
-        step = median(seconds)
-        samples = [round(1000 * each, 3) for each in seconds]
+        step = median(timed)
+        samples = [round(1000 * each, 3) for each in timed]
         entry = {"texts": level, "ms": round(1000 * step, 3), "tokens_per_s": round(level / step, 3)}
         told = dict(zip(("drafted", "accepted"), _sums(drafts) or (None, None)))
         found.append({**entry, "samples_ms": samples, **told})
