@@ -22,16 +22,17 @@ from lab.testbed.bench_drafts.config import BenchDraftsConfig
 from lab.testbed.bench_drafts.target import OWN_ENDS, Found, Target, frame, written
 
 PLACES = 8  # of a draft; so far the law goes
-CHARACTERS = 700  # of a text that a prompt quotes
+CHARACTERS = 700  # of a text that a question quotes
+FEW_CHARACTERS = 200  # where steps are timed: of texts as short as the rows were measured with
 END = b"\xff"  # of an answer: no text has such a byte
 
 Pieces = Generator[Piece, None, None]
 Draft = tuple[str, Callable[[str], Pieces]]  # its name, and what it says after a text
 
 
-def questions(each: int) -> list[tuple[str, str]]:
+def questions(each: int, characters: int = CHARACTERS) -> list[tuple[str, str]]:
     """So many of each kind of text, the kinds in turns."""
-    return [(kind, prompts(kind, CHARACTERS)[number].text) for number in range(each) for kind in KINDS]
+    return [(kind, prompts(kind, characters)[number].text) for number in range(each) for kind in KINDS]
 
 
 def draft_of(config: BenchDraftsConfig) -> Draft | None:

@@ -12,7 +12,7 @@ from pathlib import Path, PurePath
 
 from lab.benchmarks.program import say, write_json
 from lab.testbed.bench_drafts import target as targets
-from lab.testbed.bench_drafts.agreement import agreement, draft_of, questions
+from lab.testbed.bench_drafts.agreement import FEW_CHARACTERS, agreement, draft_of, questions
 from lab.testbed.bench_drafts.config import BenchDraftsConfig
 from lab.testbed.bench_drafts.prediction import USERS, check, predict
 from lab.testbed.bench_drafts.target import Found
@@ -58,7 +58,9 @@ async def measure(config: BenchDraftsConfig, write: Callable[[Found], None]) -> 
         predicted = predict(rows["levels"], agreed, config.link)
         found |= {"rows": rows, "acceptance": agreed, "prediction": predicted}
         write(found)
-        asked = (f"({number}) {text}" for number, (_, text) in zip(count(1), cycle(questions(2))))
+        asked = (
+            f"({number}) {text}" for number, (_, text) in zip(count(1), cycle(questions(2, FEW_CHARACTERS)))
+        )
         users = await targets.curve(target, USERS, lambda n: [*islice(asked, n)], repeats, targets.AS_IT_IS)
         checked = check(predicted["users"], rows["levels"], users["levels"])
         found |= {"users": users, "checked": checked, "same": await targets.asked_again(target)}
