@@ -133,7 +133,7 @@ async def curve(target: Target, levels: Sequence[int], ask: Ask, repeats: int, o
             break
         timed = [each for each in seconds if each]
         if 2 * len(timed) <= repeats:
-            end = f"of {level} texts at once some end before all are under way"
+            end = f"of {level} texts at once some end before all are under way (llama-server: -np 32)"
             break
         step = median(timed)
         samples = [round(1000 * each, 3) for each in timed]
