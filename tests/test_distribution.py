@@ -37,6 +37,7 @@ OF_CHECKOUTS = {
     "demo",
     "plan",
     "bench serve",
+    "bench drafts",
     "quality",
     "train-head",
     "train-pivots",

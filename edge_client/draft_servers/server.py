@@ -132,18 +132,20 @@ class DraftServer:
         most = TEXT_OF_A_CONTEXT * context or MOST
         text = ServedText(
             self._address,
-            self._dialect(slot),
+            dialect_of(self._found, slot),
             self._outage,
             BYTES_A_TOKEN * self._tokens if self._tokens else most,
         )
         return ByTextDrafter(text, self._tokenizer, self._target.eos_ids)
 
-    def _dialect(self, slot: int) -> TextDialect:
-        if self._found.kind == detection.LLAMA:
-            return LlamaServerText(slot)
-        if self._found.kind == detection.OLLAMA:
-            return OllamaText(self._found.model)
-        return CompletionsText(self._found.model)
+
+def dialect_of(found: Found, slot: int = 0) -> TextDialect:
+    """How a server that was found goes on with a text."""
+    if found.kind == detection.LLAMA:
+        return LlamaServerText(slot)
+    if found.kind == detection.OLLAMA:
+        return OllamaText(found.model)
+    return CompletionsText(found.model)
 
 
 class ServerDrafter(Drafter):

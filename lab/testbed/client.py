@@ -19,7 +19,10 @@ class StreamedReply:
     finish_reason: str | None = None
     # Its "opensled" entry: rounds, drafted, accepted, ...
     usage: dict[str, Any] = field(default_factory=dict)
-    seconds: float = 0.0
+    seconds: float = 0.0  # since `started`, of time.monotonic
+    started: float = 0.0
+    pieces: list[tuple[float, str]] = field(default_factory=list)  # of thoughts and text, and when each came
+    timings: dict[str, Any] = field(default_factory=dict)  # what a llama-server tells of its drafts
 
 
 async def ask(
@@ -56,23 +59,29 @@ async def _stream(http: httpx.AsyncClient, path: str, body: dict[str, Any]) -> A
 
 
 async def _events(http: httpx.AsyncClient, path: str, body: dict[str, Any]) -> AsyncIterator[StreamedReply]:
-    started = time.monotonic()
-    reply = StreamedReply()
+    reply = StreamedReply(started=time.monotonic())
     request = {**body, "stream": True, "stream_options": {"include_usage": True}}
     async with http.stream("POST", path, json=request) as response:
         if response.status_code != 200:
-            raise OpenSledError(f"HTTP {response.status_code}: {(await response.aread()).decode()}")
+            raise OpenSledError(
+                f"HTTP {response.status_code}: {(await response.aread()).decode(errors='replace')}"
+            )
         async for line in response.aiter_lines():
-            if line.startswith("data: ") and line != "data: [DONE]":
-                _absorb(reply, json.loads(line[6:]))
-                reply.seconds = time.monotonic() - started
+            data = line.removeprefix("data:").strip()
+            if line.startswith("data:") and data != "[DONE]":
+                _absorb(reply, json.loads(data))
+                reply.seconds = time.monotonic() - reply.started
                 yield reply
 
 
 def _absorb(reply: StreamedReply, event: dict[str, Any]) -> None:
-    if "error" in event:
-        raise OpenSledError(event["error"]["message"])
-    for choice in event["choices"]:
-        reply.text += (choice["delta"].get("content") if "delta" in choice else choice["text"]) or ""
-        reply.finish_reason = choice["finish_reason"] or reply.finish_reason
+    if error := event.get("error"):
+        raise OpenSledError(error["message"] if isinstance(error, dict) else str(error))
+    for choice in event.get("choices") or ():
+        said = choice.get("delta") or {"content": choice.get("text")}
+        reply.text += said.get("content") or ""
+        if piece := said.get("content") or said.get("reasoning_content") or said.get("reasoning"):
+            reply.pieces.append((time.monotonic(), piece))
+        reply.finish_reason = choice.get("finish_reason") or reply.finish_reason
     reply.usage = event.get("usage") or reply.usage
+    reply.timings = event.get("timings") or reply.timings

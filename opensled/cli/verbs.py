@@ -159,6 +159,12 @@ VERBS = {
         "lab.testbed.load.config:BenchServeConfig",
         "lab.testbed.load.command:bench_serve",
     ),
+    "bench drafts": Verb(
+        "measure whether drafts would pay on any running server",
+        "opensled bench drafts http://127.0.0.1:8080 --draft-url http://mac.local:8080",
+        "lab.testbed.bench_drafts.config:BenchDraftsConfig",
+        "lab.testbed.bench_drafts.command:bench_drafts",
+    ),
     "quality": Verb(
         "measure the effect of a loose rule: correct answers, speed",
         "opensled quality --model tiny --rule fly:theta=0.1 --items 100 --out quality",

@@ -1,5 +1,6 @@
 """A device, or any other server, that runs already, asked over its OpenAI API."""
 
+import re
 from typing import Any
 
 import httpx
@@ -10,15 +11,18 @@ from lab.testbed.load.records import Arrival, Clock, RequestRecord
 from opensled.core.errors import OpenSledError, Unreachable, UsageError
 from opensled.core.messages import ChatMessage
 
+KEY = "it wants a key; name the file that holds it"
+REMEDIES = {401: KEY, 403: KEY, 503: "it is not ready; try again in a moment"}
+REMEDY = "is it the address of an API like OpenAI's? Where it lists no models, --model names one"
 SILENCE_S = 120.0  # an API that says nothing for so long has failed
 Usages = list[tuple[RequestRecord, dict[str, Any]]]  # `usage.opensled` of each request
 
 
 def client(url: str, key: str = "") -> httpx.AsyncClient:
-    """Of the API at `url`, with or without its /v1; raises UsageError for what is no URL."""
-    base = url.rstrip("/").removesuffix("/v1")
+    """Of the API at `url`, with or without its /v1 or a request's path; raises UsageError for what is no URL."""
+    base = re.sub(r"(/v1)?(/(chat/completions|completions|models))?/*$", "", url.strip())
     if not base.startswith(("http://", "https://")):
-        raise UsageError(f"--url {url}: write it as http://HOST:PORT/v1")
+        raise UsageError(f"{url!r} is no address of an API; write it as http://HOST:PORT/v1")
     headers = {"authorization": f"Bearer {key}"} if key else {}
     return httpx.AsyncClient(base_url=base, headers=headers, timeout=SILENCE_S, trust_env=False)
 
@@ -30,8 +34,9 @@ async def first_model(http: httpx.AsyncClient) -> str:
         reply.raise_for_status()
         return str(reply.json()["data"][0]["id"])
     except httpx.HTTPStatusError as error:
+        status = error.response.status_code
         raise OpenSledError(
-            f"{http.base_url} answers HTTP {error.response.status_code} to /v1/models"
+            f"{http.base_url} answers HTTP {status} to /v1/models: {REMEDIES.get(status, REMEDY)}"
         ) from error
     except httpx.HTTPError as error:
         raise Unreachable(f"no API answers at {http.base_url}: {error}; is it running?") from error

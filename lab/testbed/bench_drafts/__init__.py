@@ -1,0 +1,1 @@
+"""Whether drafts would pay on a server with OpenAI's API that somebody runs already, whichever it is."""
