@@ -25,10 +25,8 @@ from vllm_plugin.messages import Advice, News, RequestTerms, encode, read_tick
 log = logging.getLogger("vllm.opensled")
 
 LOOK_S = 0.05  # chosen: between two questions to the policy while no device drafts, in the worst case late by as much
-TRY_EVERY = (
-    16,
-    256,
-)  # chosen: steps between two of which one waits for drafts that forecasts call late: 3 % at most
+# Chosen: steps between two that wait for drafts which forecasts call late, least and most: 3 % of the time
+TRY_EVERY = 16, 256
 
 
 @dataclass(eq=False, slots=True)

@@ -3,12 +3,11 @@
 
     .venv-vllm/bin/python -m lab.benchmarks.vllm_engine [--quick] [--users 1,8,32,64] [--devices 1,4,8] [--out FOLDER]
 
-Two servers of each kind, of which one works at a time: two processes of the same server differ by up to a tenth, so
+Two servers of each kind, of which one works at a time: two processes of the same server differ by more than a tenth, so
 turns alternate between them. With one thread, each server with all its processes has core 0, and the client of all core
-1; with more threads nothing is pinned. Users read vLLM's API, token by token; devices are the
-product's own edge loop over gRPC. Their drafts are replayed: an earlier answer to the prompt, each token right with a
-given probability, at no cost to the device. Nothing is in a prefix cache, and all answers are greedy and of the same
-length.
+1; with more threads nothing is pinned. Users read vLLM's API, token by token; devices are the product's own edge loop
+over gRPC. Their drafts are replayed: an earlier answer to the prompt, each token right with a given probability, at no
+cost to the device. Nothing is in a prefix cache, and all answers are greedy and of the same length.
 
 In bfloat16 a text may differ between batch shapes, so a recording ends to fit a text that departs from it: all texts
 that were written on a prompt so far are recordings, and the one that fits best is drafted from.

@@ -115,9 +115,7 @@ async def _by_devices(address: str, users: Sequence[User], share: float, recordi
         devices = []
         for place, user in enumerate(users):
             drafting: CountedDrafting = Replayed(recordings.traces(user, share)) if share else NoDrafts()
-            wish = Wish(
-                f"device-{place}-{share}"
-            )  # the server knows it again in the next turn, as a real one
+            wish = Wish(f"device-{place}-{share}")  # by which the server knows it again in the next turn
             device = LoadDevice(link.connect, drafting, _Ids(), clock, traces={}, wish=wish)  # type: ignore[arg-type]
             stack.push_async_callback(device.close)
             devices.append(device)
