@@ -160,13 +160,15 @@ async def talking(answer):
 # -- nobody there -------------------------------------------------------------------------------------------------
 
 
-def test_nothing_listens_on_this_machine():
+async def test_nothing_listens_on_this_machine_until_a_server_starts():
     with socket.socket() as free:
         free.bind((HERE, 0))
         address = "{}:{}".format(*free.getsockname())
-        words = asyncio.run(words_of(address))
-    start = f"start one: opensled serve --listen {address}"
-    assert words == f"no server answers at {address}: nothing listens there; {start}"
+    words = f"nothing listens there; start one: opensled serve --listen {address}"
+    for _ in range(4):
+        assert await words_of(address) == f"no server answers at {address}: {words}"
+        async with serving(port=address.rpartition(":")[2]), linked(address) as link:
+            await link.describe()
 
 
 def test_nothing_listens_on_another_machine():

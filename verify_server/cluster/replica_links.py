@@ -34,6 +34,7 @@ _OPTIONS = [
     ("grpc.max_receive_message_length", 64 << 20),  # tokenizer.json of a 256k vocabulary
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.use_local_subchannel_pool", 1),
 ]
 
 _SERVES = health_pb2.HealthCheckRequest(service=codec.SERVICE_NAME)
