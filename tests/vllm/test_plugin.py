@@ -8,15 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import ExitStack
-from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
-from opensled.core.messages import SamplingParams
-from scheduler import make_policy
-from scheduler.estimates import GUESS
-from scheduler.plan import OfferView, PolicyOptions
 from tests.frames import drafting, opening
 from tests.raw_wire import raw_stream
 from tests.vllm.answers import QUESTIONS, VOCABULARY
@@ -32,9 +26,6 @@ from tests.vllm.servers import (
     wait_until,
 )
 from tests.vllm.testing_plugins import PARTS
-from vllm_plugin.devices import Device, Fleet
-from vllm_plugin.messages import News, RequestTerms, encode
-from vllm_plugin.selftest import VIEW
 
 ASKED = ("8, greedy", "8, T = 0.8", "16 of eight kinds")
 FAULTS = [part for parts in PARTS.values() for part in parts]
@@ -100,12 +91,6 @@ def test_ids_outside_the_vocabulary_are_refused_at_the_door(server, known):
     assert_alike(users, server.alone)
 
 
-def test_a_draft_for_an_ended_session_is_dropped():
-    fleet = Fleet(make_policy("fcfs", PolicyOptions(0.1)), max_step_tokens=512)
-    fleet.hear(encode([News("ended", VIEW, 4, (5, 6))]))
-    assert not fleet.devices and not fleet.plan((0, 0, 0), 0.0)
-
-
 @pytest.mark.parametrize("server", ["two processes, two fronts"], indirect=True)
 def test_texts_are_those_of_stock_vllm(server, tmp_path):
     with serving(tmp_path, "stock", Setup(devices=False)) as stock:
@@ -136,21 +121,3 @@ def test_devices_go_on_where_a_killed_server_left_them(tmp_path, known, whole):
 
         for found, answer in zip(asyncio.run(write()), answers, strict=True):
             found.assert_same(answer)
-
-
-@pytest.mark.parametrize(
-    ("ids", "waits", "asked"), [((9, 8), None, 6.0), ((3, 8, 7), 1, 1.0)], ids=["wrong", "right"]
-)
-def test_a_draft_that_the_text_has_passed(ids, waits, asked):
-    """What is left of it waits. If nothing is, its device is asked anew as soon as the front knows: after the step."""
-    text = SimpleNamespace(num_tokens=3, all_token_ids=[1, 2, 3], num_output_placeholders=1)
-    view = replace(
-        VIEW, server_drives=False, device=OfferView(len(ids), GUESS, reach=(0.5,) * len(ids), asked_since=1.0)
-    )
-    device = Device(text, RequestTerms("name", "front", "", 1, SamplingParams(), view), 1, view)
-    device.hear(News("name", view, 2, ids), 5.0)
-    assert (device.view.device.tokens or 0) == len(device.draft) == 2 * (ids[0] == 3)
-    text.num_tokens, text.all_token_ids = 4, [1, 2, 3, 8]
-    device.grow(6.0, verified=False)
-    offer = device.view.device
-    assert (offer.tokens, len(offer.reach), offer.asked_since) == (waits, waits or 0, asked)
