@@ -58,10 +58,10 @@ class Goodput:
         return cls(options.draft_wait)
 
     def plan(self, snapshot: Snapshot, profile: HardwareProfile, now: float) -> BatchPlan:
-        state = current(snapshot.memory, snapshot.sessions, profile, now)
+        state = current(snapshot.memory, snapshot.sessions, profile, now).freed(now)
         candidates = self._candidates(snapshot.sessions, state, now)
         wake_at = min([wait.until for wait in candidates.awaited], default=inf)
-        start_at = _start_at(candidates, profile, now)
+        start_at = _start_at(candidates, profile, state.free_since, now)
         if start_at > now:
             return BatchPlan((), min(wake_at, start_at), state)
         deciding = in_turn(candidates.deciding, now, lambda sessions: _step_s(profile, sessions))
@@ -109,14 +109,16 @@ class Goodput:
         return found
 
 
-def _start_at(candidates: StepCandidates, profile: HardwareProfile, now: float) -> float:
+def _start_at(
+    candidates: StepCandidates, profile: HardwareProfile, free_since: float, now: float
+) -> float:
     """The start of the step: `now`, or later if drafts are about to arrive whose total wait for the next step would
-    be longer than that of the ready sessions."""
+    be longer than that of the ready sessions; at most half a step after the target is free and a session ready."""
     ready = candidates.deciding
     if not ready or not candidates.awaited or candidates.prompts:
         return now
     step_s = _step_s(profile, ready)
-    latest = min([session.ready_since for session in ready]) + step_s / 2
+    latest = max(free_since, min([session.ready_since for session in ready])) + step_s / 2
     best, start_at = 0.0, now
     soon = sorted([wait.expected for wait in candidates.awaited if now < wait.expected <= latest])
     for count, arrival in enumerate(soon, 1):

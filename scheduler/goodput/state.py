@@ -46,6 +46,7 @@ class GoodputState:
     prompts: PromptLoad = field(default_factory=PromptLoad)
     reviewed: float = -inf
     planned: float = -inf  # the latest plan
+    free_since: float = -inf  # the first look after it
     sessions: int = 0  # at the latest review
     newest: int = -1  # newest session with an arm
     probes: Mapping[Source, Probe] = field(default_factory=dict)
@@ -62,6 +63,10 @@ class GoodputState:
         probed = [source for source, probe in self.probes.items() if now < probe.until]
         devices, servers = ({id: LENGTH for id, own in probed if own == kind} for kind in (False, True))
         return {**self.hints, **devices}, {**self.asks, **servers}
+
+    def freed(self, now: float) -> GoodputState:
+        """The state at a look at the target, which is free."""
+        return self if self.free_since > self.planned else replace(self, free_since=now)
 
     def after(self, slices: Sequence[Slice], now: float) -> GoodputState:
         """The state after a plan with these slices (without those that run ahead)."""
