@@ -125,9 +125,7 @@ class ForkServer:
     def close(self) -> None:
         """End the process and what it is doing; the next question starts another one."""
         with self._lock:
-            if self._end is not None:
-                self._end()
-            self._process = None
+            self._end_process()
 
     def _retry(self, work: Callable[[], T]) -> T:
         """Do `work`; if its process is ended from outside, once more, with another one."""
@@ -139,10 +137,16 @@ class ForkServer:
     def _running(self) -> _Process:
         with self._lock:
             if self._process is None or self._process.has_ended():
+                self._end_process()
                 process = _Process(self._handler, self._limits)
                 process.set_up(self._setup)
                 self._process, self._end = process, weakref.finalize(self, process.end)
             return self._process
+
+    def _end_process(self) -> None:
+        if self._end is not None:
+            self._end()
+        self._process = None
 
 
 class _Fork:
@@ -172,11 +176,10 @@ class _Fork:
         poll.register(self.talk, select.POLLIN)
         return not poll.poll(0)
 
-    def status(self) -> int:
-        """How it ended, in the form of `subprocess`."""
-        found = receive_exactly(self.told, STATUS.size) or STATUS.pack(-signal.SIGKILL)
-        status: int = STATUS.unpack(found)[0]
-        return status
+    def status(self) -> int | None:
+        """How it ended, in the form of `subprocess`; None if its process has ended as well."""
+        found = receive_exactly(self.told, STATUS.size)
+        return STATUS.unpack(found)[0] if found else None
 
     def hang_up(self) -> None:
         """Ask it nothing more; it ends by that."""
@@ -201,9 +204,10 @@ class _Process:
         self._lock = threading.Lock()
         self._tickets = itertools.count()
         self._idle: list[_Fork] = []
+        self._is_gone = False  # it is ending, at least
 
     def has_ended(self) -> bool:
-        return self._popen.poll() is not None
+        return self._is_gone or self._popen.poll() is not None
 
     def set_up(self, setup: bytes) -> None:
         """Raises as `ask` does if the setup fails."""
@@ -234,7 +238,8 @@ class _Process:
                 return answer
             status = 0 if fork.ended else fork.status()
             fork.hang_up()
-            if fork.ended or status:  # else it had gone before it was asked
+            self._is_gone = self._is_gone or status is None
+            if fork.ended or status != 0:  # else it had gone before it was asked
                 raise fork.ended or self._error(status)
 
     def _free_fork(self) -> _Fork:
@@ -255,36 +260,40 @@ class _Process:
                 socket.send_fds(self._control, [TICKET.pack(fork.ticket)], ends)
             except OSError:
                 fork.hang_up()
-                raise self._error(-signal.SIGKILL) from None
+                self._is_gone = True
+                raise _Gone from None
         return fork
 
     def _keep(self, fork: _Fork) -> None:
         fork.left -= 1
-        if not fork.left:
-            return fork.hang_up()
         with self._lock:
-            self._idle.append(fork)
+            if fork.left and not self._is_gone:
+                return self._idle.append(fork)
+        fork.hang_up()
 
     def _end_fork(self, fork: _Fork, why: Exception) -> None:
         """End a fork, and let who waits for its answer go on."""
         fork.ended = why
+        with suppress(OSError), self._lock:
+            self._control.sendall(TICKET.pack(fork.ticket))
         with suppress(OSError):
-            with self._lock:
-                self._control.sendall(TICKET.pack(fork.ticket))
             fork.talk.shutdown(socket.SHUT_RDWR)
 
-    def _error(self, status: int) -> Exception:
+    def _error(self, status: int | None) -> Exception:
         """The meaning of the end of a process; a negative status is the signal that ended it."""
         if status == -signal.SIGPROF:
             return OverLimit(f"{self._limits.seconds:g} s of processor time")
-        if status == NO_MEMORY or -status in CRASHES:
+        if status == NO_MEMORY or (status and -status in CRASHES):
             return OverLimit(f"{self._limits.memory >> 20} MB of memory")
-        return _Gone() if status <= 0 else EngineError("the process for this work failed")
+        return EngineError("the process for this work failed") if status and status > 0 else _Gone()
 
     def end(self) -> None:
         """End the process; what it computes ends with it."""
         with self._lock:  # no fork may be begun by what opens next under this number
+            self._is_gone = True
             self._control.close()
+            while self._idle:
+                self._idle.pop().hang_up()
         try:
             self._popen.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
