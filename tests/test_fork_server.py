@@ -1,7 +1,6 @@
 """Work in a process of its own: limits that hold, cancelling that ends it, and nothing that stays behind."""
 
 import os
-import select
 import signal
 import threading
 import time
@@ -12,10 +11,8 @@ import pytest
 
 from opensled.core.errors import EngineError, Overloaded
 from opensled.process import fork_server
-from opensled.process.fork_frames import ANSWER, CANCEL, ForkLimits, read_frame
-from opensled.process.fork_loop import ForkLoop
+from opensled.process.fork_frames import ForkLimits
 from opensled.process.fork_server import STOP, Cancelled, ForkServer, OverLimit, Stop
-from tests import forked
 from tests.ended import require_end
 
 LIMITS = ForkLimits(seconds=0.3, memory=64 << 20)
@@ -136,26 +133,30 @@ def test_cancelling_frees_the_thread_and_ends_the_fork(server, tmp_path):
     assert server.ask(b"held") == b"setup"
 
 
-@pytest.mark.parametrize("end", ["cancelled", "late"])
-def test_a_fork_that_had_answered_when_it_was_ended_is_asked_nothing_more(end):
-    """The next question would be told what ended it: that another client left, or took too long."""
-    reader, writer = os.pipe()
-    loop = ForkLoop(forked.python(b""), ForkLimits(30.0, LIMITS.memory, questions=9), writer)
-    loop.begin(1, b"1")
-    (fork,) = loop.forks.values()
-    assert select.select([fork.pipe], [], [], 60)[0], "it has answered"
-    if end == "late":
-        fork.deadline = 0.0
-        loop.end_late()
-    loop.cancel(1)
-    loop.read(fork)
-    loop.begin(2, b"2")
-    while not select.select([reader], [], [], 0)[0] or (frame := read_frame(reader)).ticket != 2:
-        for pipe in select.select([*loop.forks], [], [], 60)[0]:
-            loop.read(loop.forks[pipe])
-    assert (frame.kind, frame.content) == (ANSWER, b"2")
-    for fork in loop.forks.values():
-        loop.end(fork, CANCEL)
+def test_a_fork_that_had_answered_when_it_was_ended_is_asked_nothing_more(patient, monkeypatch):
+    """The next question would be told what ended it: that another client left."""
+    stop, receive = Stop(), fork_server.receive
+
+    def answered(pipe):
+        content = receive(pipe)
+        stop.set()
+        return content
+
+    first = patient.ask(b"os.getpid()")
+    token = STOP.set(stop)
+    with monkeypatch.context() as patched, pytest.raises(Cancelled):
+        patched.setattr(fork_server, "receive", answered)
+        patient.ask(b"1")
+    STOP.reset(token)
+    assert patient.ask(b"os.getpid()") != first
+
+
+def test_a_client_that_leaves_later_ends_no_fork_that_answers_another_one(patient):
+    token = STOP.set(stop := Stop())
+    first = patient.ask(b"os.getpid()")
+    STOP.reset(token)
+    stop.set()
+    assert patient.ask(b"os.getpid()") == first
 
 
 def test_what_is_stopped_before_it_is_asked_is_not_waited_for(server):
@@ -176,45 +177,32 @@ def test_a_process_that_is_killed_is_replaced(server):
     assert int(server.ask(b"parent")) != first
 
 
-def test_the_next_question_replaces_it_though_nobody_else_has_noticed(server, monkeypatch):
-    noticed, read = threading.Event(), fork_server.read_frame
-
-    def late(number):
-        frame = read(number)
-        assert frame is not None or noticed.wait(60)
-        return frame
-
-    monkeypatch.setattr(fork_server, "read_frame", late)
-    first = int(server.ask(b"parent"))
-    os.kill(first, signal.SIGKILL)
-    require_end(first)
-    try:
-        assert int(server.ask(b"parent")) != first
-    finally:
-        noticed.set()
+def test_an_answer_arrives_though_the_process_behind_the_fork_is_killed(patient):
+    behind = int(patient.ask(b"parent"))
+    fork = int(patient.ask(b"os.kill(parent, 9) or os.getpid()"))
+    require_end(behind)
+    assert int(patient.ask(b"parent")) != behind
+    require_end(fork)
 
 
-# By hand, or by the system where memory ends: the fork that answers, or the process behind it.
-BOTH = [b"os.kill(os.getpid(), 9)", b"os.kill(parent, 9)"]
-
-
-MOMENT = b"__import__('time').sleep(1)"  # until it is killed, or finds that nobody asks any more
+# By hand, or by the system where memory ends: the fork that answers, also with the process behind it.
+KILLED = [b"os.kill(os.getpid(), 9)", b"[os.kill(parent, 9), os.kill(os.getpid(), 9)]"]
 
 
 def _once(kill: bytes, place: Path) -> bytes:
     """Notes in a file that it was asked, and is killed; where that is there, it is true."""
-    return b"os.path.exists(%r) or [open(%r, 'w').close(), %s, %s]" % (str(place), str(place), kill, MOMENT)
+    return b"os.path.exists(%r) or [open(%r, 'w').close(), %s]" % (str(place), str(place), kill)
 
 
-@pytest.mark.parametrize("kill", BOTH)
+@pytest.mark.parametrize("kill", KILLED)
 def test_what_is_killed_once_is_asked_again(server, tmp_path, kill):
     assert server.ask(_once(kill, tmp_path / "asked")) == b"True"
 
 
-@pytest.mark.parametrize("kill", BOTH)
+@pytest.mark.parametrize("kill", KILLED)
 def test_what_is_killed_twice_says_so_and_when_to_ask_again(server, kill):
     with pytest.raises(Overloaded, match="ended twice from outside") as refusal:
-        server.ask(b"[%s, %s]" % (kill, MOMENT))
+        server.ask(kill)
     assert refusal.value.retry_after > 0
     assert server.ask(b"3") == b"3"
 

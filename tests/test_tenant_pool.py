@@ -65,11 +65,11 @@ async def test_cancelling_sets_stop_and_keeps_the_thread_counted_until_it_ends(g
     waiting = asyncio.ensure_future(pool.run("a", work))
     await until(lambda: stops)
     stopped = threading.Event()
-    stops[0].then(stopped.set)
-    assert not stopped.is_set()
-    for task in (waiting, running):
-        task.cancel()
-    await asyncio.gather(running, waiting, return_exceptions=True)
+    with stops[0].calling(stopped.set):
+        assert not stopped.is_set()
+        for task in (waiting, running):
+            task.cancel()
+        await asyncio.gather(running, waiting, return_exceptions=True)
     assert stopped.is_set() and running.cancelled() and waiting.cancelled()
     other = asyncio.ensure_future(pool.run("b", lambda: 2))
     done, _ = await asyncio.wait([other], timeout=0.05)

@@ -12,14 +12,14 @@ PRODUCT, LAB, TESTS = "lines of the product", "lines of testbed, training, bench
 CEILINGS = {
     PRODUCT: 70_161,
     LAB: 41_180,
-    TESTS: 91_385,
+    TESTS: 91_369,
     "kernel: lines": 12_062,
     "kernel: public classes of the server": 84,
     "kernel: imports of the shell": 64,
-    "public classes": 731,
+    "public classes": 728,
     "public names defined twice": 79,
-    "value classes made at one place": 126,
-    "numeric constants of the product's modules": 694,
+    "value classes made at one place": 125,
+    "numeric constants of the product's modules": 684,
 }
 SLACK = {PRODUCT: 100, LAB: 100, TESTS: 100, "kernel: lines": 100}  # a fall below it must lower the ceiling
 # Net lines above a ceiling, by the part that borrowed them, until they are paid back by name; the sums only go down.
@@ -46,9 +46,10 @@ BORROWED = {
         "paid: makers of models' files to the lab, options as one class, figures of calibrate": -649,
         "paid: one description of each body read and described": -629,
         "steps that wait for drafts inside vllm serve, bench drafts": 79,
+        "paid: forks that answer who asks, progress by kinds of parts": -114,
     }
 }
-MAX_BORROWED = {PRODUCT: 887}
+MAX_BORROWED = {PRODUCT: 773}
 
 
 @pytest.fixture(scope="module")

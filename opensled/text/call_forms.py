@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from opensled.core.messages import CallForm, Guide
-from opensled.text.schema_keywords import TYPES, json_type
+from opensled.text.schema_keywords import TYPES, json_kind, json_type, target_of
 
 BLANKS, ID = "␣", "№"
 MEANING = {BLANKS: r"\s*", ID: "[A-Za-z0-9]{1,16}"}
@@ -127,27 +127,16 @@ def kinds(schema: object, root: Mapping[str, Any], depth: int = 0) -> set[str]:
     """The JSON types that a parameter may have, as its schema says; none = any."""
     if not isinstance(schema, dict) or depth > DEPTH:
         return set()
-    if isinstance(pointer := schema.get("$ref"), str):
-        return kinds(_target(pointer, root), root, depth + 1)
+    if (pointer := schema.get("$ref")) is not None:
+        return kinds(target_of(root, pointer), root, depth + 1)
     if "type" in schema:
         stated = json_type(schema["type"])
         return {kind for kind in (stated if isinstance(stated, list) else [stated]) if kind in TYPES}
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     if isinstance(values, list):
-        return {_kind(value) for value in values}
+        return {json_kind(value) for value in values}
     options = next(
         (schema[key] for key in ("anyOf", "oneOf", "allOf") if isinstance(schema.get(key), list)), ()
     )
     found = [kinds(option, root, depth + 1) for option in options]
     return set().union(*found) if all(found) else set()
-
-
-def _target(pointer: str, root: Any) -> Any:
-    for key in pointer.removeprefix("#").split("/")[1:]:
-        root = root.get(key) if isinstance(root, dict) else None
-    return root
-
-
-def _kind(value: object) -> str:
-    names = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
-    return names.get(type(value), "null")

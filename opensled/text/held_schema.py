@@ -12,6 +12,7 @@ import re
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -29,6 +30,7 @@ from opensled.text.schema_keywords import (
     is_pattern,
     may_match,
     old_spelling,
+    target_of,
 )
 from opensled.text.schema_unions import are_apart, names_of
 
@@ -65,6 +67,7 @@ class _Walk:
 
     def __init__(self, root: Node, field: str, beyond: frozenset[str]) -> None:
         self._root, self._field, self._beyond = root, field, beyond
+        self.target = partial(target_of, root)
         self._left_out: dict[str, Any] = {}
         self._numbers: dict[tuple[str, bool], str] = {}
         self._waiting = deque[tuple[str, bool]]()
@@ -83,19 +86,6 @@ class _Walk:
                 f"no answer can fulfil {self._field}: it contains itself without an end", self._field
             )
         return Held(ending, self._left_out)
-
-    def target(self, pointer: object) -> Any:
-        """What a reference within this schema points to; None if it does not exist, or is no schema."""
-        if not isinstance(pointer, str) or not (pointer == "#" or pointer.startswith("#/")):
-            return None
-        found: Any = self._root
-        for part in pointer.split("/")[1:]:
-            key = unquote(part).replace("~1", "/").replace("~0", "~")
-            if isinstance(found, list):
-                found = found[int(key)] if key.isdecimal() and int(key) < len(found) else None
-            else:
-                found = found.get(key) if isinstance(found, dict) else None
-        return found if isinstance(found, dict | bool) else None
 
     def _leave_out(self, path: str, keyword: str, value: object) -> None:
         self._left_out[_join_path(path, keyword)] = value

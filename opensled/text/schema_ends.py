@@ -6,7 +6,7 @@ import math
 from collections.abc import Set
 from typing import Any
 
-from opensled.text.schema_keywords import TYPES
+from opensled.text.schema_keywords import TYPES, json_kind
 
 Node = dict[str, Any]
 EVERY = frozenset(TYPES)
@@ -77,11 +77,9 @@ def _kinds(node: Any) -> Set[str]:
 
 def _kind(value: object) -> set[str]:
     """The types of a value; both of those that a number may have."""
-    if isinstance(value, bool) or value is None:
-        return {"null" if value is None else "boolean"}
-    if isinstance(value, dict | list | str):
-        return {{dict: "object", list: "array", str: "string"}[type(value)]}
-    return {"number"} if isinstance(value, float) and not value.is_integer() else {"integer", "number"}
+    kind = json_kind(value)
+    whole = kind == "integer" or (isinstance(value, float) and value.is_integer())
+    return {"integer", "number"} if whole else {kind}
 
 
 def _object_ends(node: Node, finite: set[str]) -> bool:

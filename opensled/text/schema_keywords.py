@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
 # As Python, Google's SDKs and hand-written tools spell them.
@@ -160,6 +161,12 @@ def may_match(pattern: str, keys: Sequence[str]) -> bool:
     return any(len(key) > MAX_MATCHED or found.search(key) for key in keys)
 
 
+def json_kind(value: object) -> str:
+    """The type of a JSON value."""
+    names = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
+    return names.get(type(value), "null")
+
+
 def json_type(value: Any) -> Any:
     """One type or several in the words of JSON Schema; what is none stays as it is."""
     if isinstance(value, list):
@@ -184,3 +191,17 @@ def old_spelling(node: dict[str, Any]) -> dict[str, Any]:
         new["prefixItems"] = new.pop("items")
         new |= {"items": new["additionalItems"]} if "additionalItems" in new else {}
     return new
+
+
+def target_of(root: Any, pointer: object) -> Any:
+    """The schema in `root` that a reference points to; None if it does not exist, or is no schema."""
+    if not isinstance(pointer, str) or not (pointer == "#" or pointer.startswith("#/")):
+        return None
+    found = root
+    for part in pointer.split("/")[1:]:
+        key = unquote(part).replace("~1", "/").replace("~0", "~")
+        if isinstance(found, list):
+            found = found[int(key)] if key.isdecimal() and int(key) < len(found) else None
+        else:
+            found = found.get(key) if isinstance(found, dict) else None
+    return found if isinstance(found, dict | bool) else None

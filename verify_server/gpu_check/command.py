@@ -11,15 +11,13 @@ import torch
 from opensled.core.errors import INTERRUPTED
 from opensled.models.hub_names import parse
 from opensled.models.store import model_path
-from opensled.process.work_progress import Part, WorkProgress
+from opensled.process.work_progress import WorkProgress
 from verify_server.engine.torch import loading, torch_engine
 from verify_server.gpu_check import equality
 from verify_server.gpu_check.config import SelftestConfig
 
-LOAD: Part = ("load",)
-REFERENCE: Part = ("load", "reference")
-WRITTEN: Part = ("answer",)
-JUDGED: Part = ("judged answer",)
+# Parts of the work
+LOADED, WRITTEN, JUDGED = "load", "answer", "judged answer"
 
 
 def selftest(config: SelftestConfig) -> int:
@@ -30,8 +28,8 @@ def selftest(config: SelftestConfig) -> int:
     loading.use_threads(config.threads)
     document: dict[str, Any] = {"model": config.model}
     try:
-        with WorkProgress("testing") as progress:
-            progress.expect([LOAD, REFERENCE, *config.answers * [WRITTEN, JUDGED]])
+        parts = [LOADED, LOADED, *config.answers * [WRITTEN, JUDGED]]
+        with WorkProgress("testing", parts) as progress:
             _judge(config, document, progress)
     except KeyboardInterrupt:
         document["partial"] = True
@@ -44,7 +42,7 @@ def _judge(config: SelftestConfig, document: dict[str, Any], progress: WorkProgr
     found = parse(config.model)
     path = config.model if found and not Path(config.model).exists() else str(model_path(config.model))
     engine = torch_engine.load(path, config.device, config.dtype)
-    progress.finish(LOAD)
+    progress.finish(LOADED)
     device = engine.network.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "a processor"
     document |= {
@@ -60,7 +58,7 @@ def _judge(config: SelftestConfig, document: dict[str, Any], progress: WorkProgr
     dtype = engine.network.dtype
     exact = torch.float64 if dtype == torch.float64 else torch.float32
     reference = loading.load_network(loading.find_weights(path), torch.device("cpu"), exact)
-    progress.finish(REFERENCE)
+    progress.finish(LOADED)
     for judged in equality.compare(texts, reference, dtype):
         document |= {**judged._asdict(), "holds": judged.holds}
         progress.finish(JUDGED)
