@@ -39,7 +39,7 @@ _OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 5_000),  # also how long one attempt may take: slow links need seconds
     ("grpc.max_reconnect_backoff_ms", 2_000),
-    ("grpc.use_local_subchannel_pool", 1),  # else the failure of an earlier line to this address would be its own
+    ("grpc.use_local_subchannel_pool", 1),  # else an earlier line's failure would count for a new one
 ]
 
 STATUS_SECONDS = 1.0  # for the status of a call whose write has failed; chosen
