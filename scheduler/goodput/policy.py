@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, inf
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -35,6 +36,7 @@ from scheduler.plan import BatchPlan, OfferView, PolicyOptions, SessionView, Sli
 JITTERS = 1.0  # usual deviations that a draft may be late before its session is decoded; 4 simulated alike
 PRICES = 64  # chosen: places at most where the cost of a step is asked for; exact where rows are few
 PROMPTS = 0.25  # chosen: share of a full step for prompts; first tokens against the pace of answers
+EXPECTED = attrgetter("expected")
 WHOLE = 1e6  # above any price: a draft that was asked for as a whole is of little use as a part
 
 
@@ -109,9 +111,7 @@ class Goodput:
         return found
 
 
-def _start_at(
-    candidates: StepCandidates, profile: HardwareProfile, free_since: float, now: float
-) -> float:
+def _start_at(candidates: StepCandidates, profile: HardwareProfile, free_since: float, now: float) -> float:
     """The start of the step: `now`, or later if drafts are about to arrive whose total wait for the next step would
     be longer than that of the ready sessions; at most half a step after the target is free and a session ready."""
     ready = candidates.deciding
@@ -120,11 +120,15 @@ def _start_at(
     step_s = _step_s(profile, ready)
     latest = max(free_since, min([session.ready_since for session in ready])) + step_s / 2
     best, start_at = 0.0, now
-    soon = sorted([wait.expected for wait in candidates.awaited if now < wait.expected <= latest])
-    for count, arrival in enumerate(soon, 1):
-        gain = count * step_s - (count + len(ready)) * (arrival - now)
+    soon = sorted([wait for wait in candidates.awaited if now < wait.expected <= latest], key=EXPECTED)
+    for count, wait in enumerate(soon, 1):
+        wait_s = wait.expected - now
+        gain = count * step_s - (count + len(ready)) * wait_s
         if gain > best:
-            best, start_at = gain, arrival
+            others = [each.view for each in soon[:count]]
+            # Two steps in place of one: where each session adds as much to a step, they cost little more.
+            if step_s + _step_s(profile, others) - _step_s(profile, [*ready, *others]) > wait_s:
+                best, start_at = gain, wait.expected
     return start_at
 
 
