@@ -9,6 +9,7 @@ from opensled.core.messages import SamplingParams
 from opensled.models.store import model_path
 from scheduler.fcfs import Fcfs
 from tests.fakes import FakeText, OracleDrafter
+from tests.loops import in_loop
 from tests.system import ask, running
 from verify_server.admission.session_manager import SessionLimits
 from verify_server.engine.torch import torch_engine
@@ -63,22 +64,19 @@ class Evicting(StepMachine):
         return super().plan(now)
 
 
-def written(engine, drafter, prompts, devices, params, machine=Evicting):
+@in_loop
+async def written(engine, drafter, prompts, devices, params, machine=Evicting):
     """The answers, all asked at once, and what the server counted."""
-
-    async def scenario():
-        limits = SessionLimits(linger=0.2)
-        async with running(
-            engine, drafter=drafter, policy=FOUR, machine=machine, limits=limits, max_step_tokens=160
-        ) as network:
-            asking = [
-                ask(network, prompt, device, own)
-                for prompt, device, own in zip(prompts, devices, params, strict=True)
-            ]
-            answers = await asyncio.gather(*asking)
-            return [answer.tokens for answer in answers], network.manager.loop.machine.stats
-
-    return asyncio.run(scenario())
+    limits = SessionLimits(linger=0.2)
+    async with running(
+        engine, drafter=drafter, policy=FOUR, machine=machine, limits=limits, max_step_tokens=160
+    ) as network:
+        asking = [
+            ask(network, prompt, device, own)
+            for prompt, device, own in zip(prompts, devices, params, strict=True)
+        ]
+        answers = await asyncio.gather(*asking)
+        return [answer.tokens for answer in answers], network.manager.loop.machine.stats
 
 
 def texts_as_asked(engine, drafter, reference, temperature):

@@ -7,6 +7,7 @@ import httpx
 from http_api.app import build_app
 from opensled.core.answer import Chunk, Stats, Task
 from opensled.drafting.status import DraftStatus
+from tests.loops import in_loop
 from tests.tiny_drafts import tiny_info, tiny_tokenizer
 
 WORDS = ("Hello", "", " wörld", " 👍")
@@ -78,18 +79,15 @@ class FakeBackend:
         return Chunk(word, (id,), *end, logprobs=logprobs)
 
 
-def call(
+@in_loop
+async def call(
     backend, path="/v1/chat/completions", body=None, method="POST", content=None, headers=None, lenient=False
 ):
     """One request through the app without a socket."""
-
-    async def request():
-        transport = httpx.ASGITransport(build_app(backend, lenient=lenient), raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://edge") as client:
-            kind = {"json": body} if content is None else {"content": content}
-            return await client.request(method, path, headers=headers, **kind if method == "POST" else {})
-
-    return asyncio.run(request())
+    transport = httpx.ASGITransport(build_app(backend, lenient=lenient), raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://edge") as client:
+        kind = {"json": body} if content is None else {"content": content}
+        return await client.request(method, path, headers=headers, **kind if method == "POST" else {})
 
 
 def chat(**fields):

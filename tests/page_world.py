@@ -13,6 +13,7 @@ from opensled.core.answer import Chunk
 from opensled.core.errors import NotFound
 from opensled.text.answer_text import AnswerText
 from tests.fake_backend import STATS, FakeBackend
+from tests.loops import in_loop
 
 HTML = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 CHAT, EVENTS, SWITCH = "/page/chat", "/page/events", "/page/devices"
@@ -62,16 +63,13 @@ class SpeakingBackend(FakeBackend):
         yield Chunk(text.end()[1], (), self.reason, STATS)
 
 
-def request(method, path, view=None, backend=None, access=Access(), ending=None, **options):
+@in_loop
+async def request(method, path, view=None, backend=None, access=Access(), ending=None, **options):
     """One request through the app without a socket; not for a stream without end."""
-
-    async def sent():
-        app = build_app(backend or FakeBackend(), access, ending, view=view or CountingView())
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8411") as client:
-            return await client.request(method, path, **options)
-
-    return asyncio.run(sent())
+    app = build_app(backend or FakeBackend(), access, ending, view=view or CountingView())
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8411") as client:
+        return await client.request(method, path, **options)
 
 
 def quick_looks(monkeypatch, period=0.01):

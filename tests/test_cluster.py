@@ -23,6 +23,7 @@ from opensled.net.address import is_loopback
 from scheduler.cluster import ray_guard
 from scheduler.cluster.placement import STALE
 from scheduler.cluster.supervisor import ClusterSpec
+from tests.loops import in_loop
 from verify_server.options.serve_config import ServeConfig
 
 REPLICAS = ("replica-0", "replica-1")
@@ -68,19 +69,16 @@ def kill(actor: str) -> None:
     os.kill(pid(actor), signal.SIGKILL)
 
 
-def run(scenario, cluster):
+@in_loop
+async def run(scenario, cluster):
     """`await scenario(cluster)` while its directory is watched, once every replica is up."""
-
-    async def whole():
-        await asyncio.wait_for(cluster.directory.ready(), 120)
-        watching = asyncio.ensure_future(cluster.directory.watch())
-        try:
-            await asyncio.wait_for(until(lambda: len(ids(cluster)) == 2), 120)
-            await asyncio.wait_for(scenario(cluster), 120)
-        finally:
-            watching.cancel()
-
-    asyncio.run(whole())
+    await asyncio.wait_for(cluster.directory.ready(), 120)
+    watching = asyncio.ensure_future(cluster.directory.watch())
+    try:
+        await asyncio.wait_for(until(lambda: len(ids(cluster)) == 2), 120)
+        await asyncio.wait_for(scenario(cluster), 120)
+    finally:
+        watching.cancel()
 
 
 def ids(cluster) -> set[str]:

@@ -1,6 +1,5 @@
 """Each response has an id: the client's own if it is a plain one; and the log has one line for each request."""
 
-import asyncio
 import logging
 
 import httpx
@@ -11,20 +10,19 @@ from http_api.exchange import HEADER, LONGEST_PATH, Exchanges
 from opensled.core.messages import Open
 from tests.fake_backend import FakeBackend, chat
 from tests.http_serving import asking, http_serving
+from tests.loops import in_loop
 from tests.serving import GREEDY, PROMPT, finish, first_reply, linked, serving
 from verify_server.access.security import Tenants
 
 SECRET = "the kitchen password is swordfish"
 
 
-def answer(path, body=None, headers=None, backend=None):
-    async def request():
-        app = Exchanges(build_app(backend or FakeBackend()))
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://edge") as client:
-            return await client.request("POST" if body else "GET", path, json=body, headers=headers)
-
-    return asyncio.run(request())
+@in_loop
+async def answer(path, body=None, headers=None, backend=None):
+    app = Exchanges(build_app(backend or FakeBackend()))
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://edge") as client:
+        return await client.request("POST" if body else "GET", path, json=body, headers=headers)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from relay.survival import Survival
 from relay.uplink import VettedBlocks
 from relay.vetting import Vetting
 from tests.fakes import EOS, POISON, FakeEngine, OracleDrafter, Weather, continuation
+from tests.loops import in_loop
 from tests.system import CALM, ask, until
 from tests.table_target import TableDrafter, TableEngine
 from tests.test_penalties import CASES, LENGTH, PROMPT, params_of, reference
@@ -69,22 +70,19 @@ def test_twenty_thousand_tokens_in_storms(share):
     assert sum(counted) == 7 * 24 * 120
 
 
-def answers_of(count=4, *, top=None, middle=None, params=GREEDY, acceptance=0.7, **options):
+@in_loop
+async def answers_of(count=4, *, top=None, middle=None, params=GREEDY, acceptance=0.7, **options):
     """Answers of `count` devices, and the loops' statistics (relay, top)."""
-
-    async def scenario():
-        async with tiers(top or FakeEngine(), middle or FakeEngine(), **options) as (network, relay, upper):
-            asked = [
-                ask(network, [3, 1, 4, seed], OracleDrafter(acceptance, seed), params, patience=IMPATIENT)
-                for seed in range(1, count + 1)
-            ]
-            return (
-                await asyncio.gather(*asked),
-                relay.manager.loop.machine.stats,
-                upper.manager.loop.machine.stats,
-            )
-
-    return asyncio.run(scenario())
+    async with tiers(top or FakeEngine(), middle or FakeEngine(), **options) as (network, relay, upper):
+        asked = [
+            ask(network, [3, 1, 4, seed], OracleDrafter(acceptance, seed), params, patience=IMPATIENT)
+            for seed in range(1, count + 1)
+        ]
+        return (
+            await asyncio.gather(*asked),
+            relay.manager.loop.machine.stats,
+            upper.manager.loop.machine.stats,
+        )
 
 
 def test_a_relay_that_agrees_saves_the_target_its_steps():
@@ -310,15 +308,12 @@ def vetted(count, agreed=True, full=False, confirmed=3):
     return vetting
 
 
-def block_of(vetting, *, length=8, bound=0.4, hint=None):
+@in_loop
+async def block_of(vetting, *, length=8, bound=0.4, hint=None):
     """The ids of the block that leaves now; None = it is to grow."""
-
-    async def scenario():
-        blocks, budget = VettedBlocks(vetting, length, bound), BlockBudget(8, hint=hint)
-        future = blocks.draft(Truth((1, 2, 3)), budget)
-        return future.result().block.ids if future.done() else None
-
-    return asyncio.run(scenario())
+    blocks, budget = VettedBlocks(vetting, length, bound), BlockBudget(8, hint=hint)
+    future = blocks.draft(Truth((1, 2, 3)), budget)
+    return future.result().block.ids if future.done() else None
 
 
 def test_a_block_leaves_when_it_is_full_doubtful_or_at_an_end():

@@ -10,6 +10,7 @@ import pytest
 
 from opensled.core.errors import InvalidRequest, MissingImage, Overloaded
 from opensled.core.images import Image, digest_of
+from tests.loops import in_loop
 from tests.vision_models import picture
 from verify_server.vision.image_store import ImageStore
 
@@ -34,15 +35,13 @@ class Eyes:
         return np.full((4, ROW_BYTES // 4), pixels[0, 0, 0], np.uint8)
 
 
-def run(work, eyes: Eyes, **limits: int):
-    async def begun():
-        store = ImageStore(eyes, **limits)
-        try:
-            return await work(store)
-        finally:
-            store.close()
-
-    return asyncio.run(begun())
+@in_loop
+async def run(work, eyes: Eyes, **limits: int):
+    store = ImageStore(eyes, **limits)
+    try:
+        return await work(store)
+    finally:
+        store.close()
 
 
 def test_a_picture_is_seen_once_for_all_who_ask_at_the_same_time():

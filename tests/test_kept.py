@@ -19,6 +19,7 @@ from lab.training.distil.shard_batches import batch_of, read_shard
 from opensled.core.errors import UsageError
 from opensled.core.messages import DraftToken, Guide, SamplingParams, TreeNode
 from tests.fakes import FakeEngine, OracleDrafter, continuation
+from tests.loops import in_loop
 from tests.serving import GREEDY, PROMPT, finish, linked, serving
 from tests.system import ask, running, until
 from tests.test_kept_store import WORDS, text
@@ -45,19 +46,16 @@ def keeping(store: KeptStore):
 # -- of whom, and what --------------------------------------------------------------------------------------------
 
 
-def served(store: KeptStore, token: str) -> list[int]:
+@in_loop
+async def served(store: KeptStore, token: str) -> list[int]:
     """What a real server answers a device with this token; it has ended when this returns."""
-
-    async def main() -> list[int]:
-        limits = SessionLimits(max_sessions=3, max_draft=8, linger=0.05, tenants=AGREED)
-        async with serving(AGREED, limits=limits, manager_of=keeping(store)) as (manager, address):
-            async with linked(address, token=token) as link:
-                _, tokens = await finish(link)
-            await until(lambda: not manager.loop.machine.sessions)
-            manager.keeper.close()
-            return tokens
-
-    return asyncio.run(main())
+    limits = SessionLimits(max_sessions=3, max_draft=8, linger=0.05, tenants=AGREED)
+    async with serving(AGREED, limits=limits, manager_of=keeping(store)) as (manager, address):
+        async with linked(address, token=token) as link:
+            _, tokens = await finish(link)
+        await until(lambda: not manager.loop.machine.sessions)
+        manager.keeper.close()
+        return tokens
 
 
 def test_a_text_of_a_tenant_that_agreed_is_kept_and_can_be_learned_from(tmp_path):

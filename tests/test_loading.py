@@ -20,6 +20,7 @@ from edge_client.link.link import Endpoint, Link
 from edge_client.link.link_errors import NOTHING_LISTENS
 from lab.testbed.processes import Process, free_port
 from opensled.core.errors import Loading, Unreachable
+from tests.loops import in_loop
 from tests.slow_start import DONE, PIPE
 from verify_server.front import service
 
@@ -66,15 +67,13 @@ def listens(port):
     until(connected)
 
 
-def described(port):
-    async def ask():
-        link = Link(Endpoint(f"127.0.0.1:{port}"))
-        try:
-            return await link.describe()
-        finally:
-            await link.close()
-
-    return asyncio.run(ask())
+@in_loop
+async def described(port):
+    link = Link(Endpoint(f"127.0.0.1:{port}"))
+    try:
+        return await link.describe()
+    finally:
+        await link.close()
 
 
 def doctor(port):

@@ -21,6 +21,7 @@ from opensled.models.store import model_file, model_path
 from tests.devices import TOKENIZER, read
 from tests.fake_target import _Text as TinyText
 from tests.fakes import POISON, OracleDrafter, continuation, next_token
+from tests.loops import in_loop
 from tests.outages import INFO, LONG, QUICK, Reader, device_that_loses
 from tests.serving import GREEDY, PROMPT, serving
 
@@ -53,17 +54,15 @@ def own_words(context, count):
     return tokens[len(context) :]
 
 
-def local_answer(task=LONG, factory=OwnMind, lost_at_first=True, seed=1):
-    async def scenario():
-        reader = Reader(seed, chance=0.0 if lost_at_first else 0.2, longest=10**6)
-        options = {"factory": factory(), "memory": NO_MEMORY, "patience": BRIEF}
-        async with device_that_loses(LOCAL_ONLY, **options) as (device, network):
-            if lost_at_first:
-                network.down, reader._away_for = True, 10**6
-            await reader.read(device, network, task)
-            return reader
-
-    return asyncio.run(scenario())
+@in_loop
+async def local_answer(task=LONG, factory=OwnMind, lost_at_first=True, seed=1):
+    reader = Reader(seed, chance=0.0 if lost_at_first else 0.2, longest=10**6)
+    options = {"factory": factory(), "memory": NO_MEMORY, "patience": BRIEF}
+    async with device_that_loses(LOCAL_ONLY, **options) as (device, network):
+        if lost_at_first:
+            network.down, reader._away_for = True, 10**6
+        await reader.read(device, network, task)
+        return reader
 
 
 # -- answers ---------------------------------------------------------------------------------------------

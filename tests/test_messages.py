@@ -1,6 +1,5 @@
 """POST /v1/messages: the answer, whole and event by event; errors, keys, counts and models in Anthropic's form."""
 
-import asyncio
 import json
 from functools import cache
 
@@ -19,6 +18,7 @@ from opensled.core.errors import EngineError, InvalidRequest, Overloaded, Unreac
 from opensled.core.images import ImageFacts, TurnImage
 from opensled.core.messages import Guide, Tool
 from tests.fake_backend import STATS, WORDS, FakeBackend, call
+from tests.loops import in_loop
 from tests.message_cases import FORM, HI, IGNORED, LAMP, REFUSED, TURNS, called, text, user
 from tests.test_image_requests import DATA, TEXT
 
@@ -164,15 +164,12 @@ def described(name):
     return jsonschema.Draft202012Validator(schema)
 
 
-def through(app, method, path, **request):
+@in_loop
+async def through(app, method, path, **request):
     """One request to an ASGI application."""
-
-    async def ask():
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://edge") as client:
-            return await client.request(method, path, **request)
-
-    return asyncio.run(ask())
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://edge") as client:
+        return await client.request(method, path, **request)
 
 
 def told(response):

@@ -23,6 +23,7 @@ from opensled.core.sampling import Sampler
 from opensled.text.answer_text import AnswerText
 from tests.devices import TOKENIZER
 from tests.fakes import EOS, OracleDrafter, Weather, continuation, next_token
+from tests.loops import in_loop
 from tests.outages import LIMITS, LONG, QUICK, Reader, Slow, device_that_loses
 from tests.serving import PROMPT
 from tests.tiny_drafts import Model
@@ -31,15 +32,12 @@ EXPECTED = continuation(PROMPT, LONG.params.max_tokens)
 TEXT = TOKENIZER.decode(EXPECTED)
 
 
-def read_through(seed, mode=PROVISIONAL, chance=0.15, longest=12, **options):
+@in_loop
+async def read_through(seed, mode=PROVISIONAL, chance=0.15, longest=12, **options):
     """One answer with outages: its text, its reader, and its network afterwards."""
-
-    async def scenario():
-        reader = Reader(seed, chance, longest)
-        async with device_that_loses(mode, **options) as (device, network):
-            return await reader.read(device, network), reader, network
-
-    return asyncio.run(scenario())
+    reader = Reader(seed, chance, longest)
+    async with device_that_loses(mode, **options) as (device, network):
+        return await reader.read(device, network), reader, network
 
 
 class PerfectFactory:

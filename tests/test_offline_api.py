@@ -10,6 +10,7 @@ from http_api.app import build_app
 from http_api.responses import LOCAL_HEADER
 from opensled.core.answer import Chunk, Stats
 from tests.fake_backend import HELLO, STATS, FakeBackend, call, chat
+from tests.loops import in_loop
 
 PATH = "/v1/chat/completions"
 
@@ -31,13 +32,11 @@ class AwayBackend(FakeBackend):
         yield Chunk("", (9,), "eos", stats, origins=("server",))
 
 
-def ask(backend, heartbeat=0.05, **fields):
-    async def scenario():
-        transport = httpx.ASGITransport(build_app(backend, heartbeat=heartbeat))
-        async with httpx.AsyncClient(transport=transport, base_url="http://edge") as client:
-            return await client.post(PATH, json=chat(**fields))
-
-    return asyncio.run(scenario())
+@in_loop
+async def ask(backend, heartbeat=0.05, **fields):
+    transport = httpx.ASGITransport(build_app(backend, heartbeat=heartbeat))
+    async with httpx.AsyncClient(transport=transport, base_url="http://edge") as client:
+        return await client.post(PATH, json=chat(**fields))
 
 
 def comments_of(response):

@@ -17,6 +17,7 @@ from opensled.core.errors import EngineError, InvalidRequest, Overloaded, Unreac
 from opensled.core.messages import ChatMessage, Tool, ToolCall
 from opensled.text.call_forms import TAGGED
 from tests.fake_backend import HELLO, STATS, WORDS, FakeBackend, call, chat
+from tests.loops import in_loop
 from tests.ollama_bodies import CHATS, TURN_ON, WEBUI_GENERATE, WEBUI_UNLOAD
 
 TEXT = "".join(WORDS)
@@ -344,13 +345,11 @@ async def test_a_client_that_leaves_ends_the_work(stream):
     assert backend.closed == 1
 
 
-def get(path, access=Access(), method="GET", **headers):
-    async def request():
-        app = build_app(FakeBackend(), access)
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://edge") as client:
-            return await client.request(method, path, headers=headers)
-
-    return asyncio.run(request())
+@in_loop
+async def get(path, access=Access(), method="GET", **headers):
+    app = build_app(FakeBackend(), access)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://edge") as client:
+        return await client.request(method, path, headers=headers)
 
 
 def test_what_clients_probe():

@@ -1,6 +1,5 @@
 """A home from nothing with real processes, and drafts handed out in it."""
 
-import asyncio
 import json
 import os
 import signal
@@ -24,6 +23,7 @@ from opensled.core.messages import ChatMessage, SamplingParams
 from opensled.models import store
 from opensled.models.gguf_file import read_head
 from tests.handed_out import adapted
+from tests.loops import in_loop
 from tests.pairing_world import HERE, port_of
 from tests.tiny_drafts import TINY_DRAFT
 
@@ -232,25 +232,22 @@ class Homes:
     def serial(self) -> int:
         return json.loads(self.pull("kitchen", "--json"))["serial"]
 
-    def answer(self, **config: object):
+    @in_loop
+    async def answer(self, **config: object):
         """Of the kitchen's device: its text, the name of its drafter, and tokens a round."""
-
-        async def main():
-            place = {"server": self.address, "token_file": str(self._folder / "kitchen")}
-            device = await connect(EdgeConfig(**place, stop="fixed", draft_length=4, **config))
-            try:
-                task = Task(ASKED, SamplingParams(temperature=0, max_tokens=40))
-                chunks = [chunk async for chunk in device.answer(task)]
-                stats = chunks[-1].stats
-                return (
-                    "".join(chunk.text for chunk in chunks),
-                    device.drafter_name,
-                    stats.figures()["tokens_per_round"],
-                )
-            finally:
-                await device.close()
-
-        return asyncio.run(main())
+        place = {"server": self.address, "token_file": str(self._folder / "kitchen")}
+        device = await connect(EdgeConfig(**place, stop="fixed", draft_length=4, **config))
+        try:
+            task = Task(ASKED, SamplingParams(temperature=0, max_tokens=40))
+            chunks = [chunk async for chunk in device.answer(task)]
+            stats = chunks[-1].stats
+            return (
+                "".join(chunk.text for chunk in chunks),
+                device.drafter_name,
+                stats.figures()["tokens_per_round"],
+            )
+        finally:
+            await device.close()
 
 
 @pytest.fixture

@@ -32,6 +32,7 @@ from opensled.models.store import model_path
 from opensled.wire import codec
 from tests.fake_backend import FakeBackend, call, chat, refusal
 from tests.fakes import IMPATIENT, VOCAB, Weather
+from tests.loops import in_loop
 from tests.scores_contract import Grouped, packed
 from tests.serving import linked, serving
 from tests.system import CALM, FOREVER, ask, running
@@ -65,25 +66,22 @@ def params_of(case: dict, max_tokens: int = LENGTH) -> SamplingParams:
     return SamplingParams(**case, max_tokens=max_tokens)
 
 
-def answer_all(
+@in_loop
+async def answer_all(
     drafter, *, engine=None, weather=Weather(), stop=FixedLength(4), draft_wait=FOREVER, **request
 ):
     """The answers to all cases at once."""
     patience = CALM if weather == Weather() else IMPATIENT
-
-    async def scenario():
-        server = running(
-            engine or TableEngine(num_blocks=200), draft_wait=draft_wait, weather=weather,
-            limits=SessionLimits(linger=0.2),
-        )  # fmt: skip
-        async with server as network:
-            asked = [
-                ask(network, PROMPT, drafter(), params_of(case), stop=stop, patience=patience, **request)
-                for case in CASES
-            ]
-            return await asyncio.gather(*asked)
-
-    return asyncio.run(scenario())
+    server = running(
+        engine or TableEngine(num_blocks=200), draft_wait=draft_wait, weather=weather,
+        limits=SessionLimits(linger=0.2),
+    )  # fmt: skip
+    async with server as network:
+        asked = [
+            ask(network, PROMPT, drafter(), params_of(case), stop=stop, patience=patience, **request)
+            for case in CASES
+        ]
+        return await asyncio.gather(*asked)
 
 
 def check(answers) -> None:

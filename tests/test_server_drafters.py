@@ -20,6 +20,7 @@ from tests.fakes import (
     continuation,
     next_token,
 )
+from tests.loops import in_loop
 from tests.system import CALM, ask, running, until
 from verify_server.drafting.cacheback import ServerTables
 from verify_server.drafting.choice import drafting_of
@@ -54,7 +55,8 @@ def tables() -> ServerTables:
     return ServerTables(None, ServedModel("fake", engine(), FakeText()))
 
 
-def counted(
+@in_loop
+async def counted(
     drafter: ServerDrafter,
     target: FakeEngine,
     prompts=(PROMPT,),
@@ -64,15 +66,11 @@ def counted(
     **options,
 ):
     """The answers, and what the server counted."""
-
-    async def scenario():
-        async with running(target, drafter=drafter, policy=policy, **options) as network:
-            answers = await asyncio.gather(
-                *[ask(network, prompt, device(), patience=patience) for prompt in prompts]
-            )
-            return [answer.tokens for answer in answers], network.manager.loop.machine.stats
-
-    return asyncio.run(scenario())
+    async with running(target, drafter=drafter, policy=policy, **options) as network:
+        answers = await asyncio.gather(
+            *[ask(network, prompt, device(), patience=patience) for prompt in prompts]
+        )
+        return [answer.tokens for answer in answers], network.manager.loop.machine.stats
 
 
 def perfect() -> ServerModel:

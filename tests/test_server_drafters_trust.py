@@ -14,6 +14,7 @@ from opensled.core.protocol import common_prefix
 from scheduler.fcfs import Fcfs
 from scheduler.goodput.policy import Goodput
 from tests.fakes import FakeEngine, FakeText, continuation
+from tests.loops import in_loop
 from tests.system import ask, running
 from verify_server.drafting import cacheback
 from verify_server.drafting.cacheback import ServerTables
@@ -110,23 +111,20 @@ def test_ids_of_numpy_are_ids():
 # -- tenants ----------------------------------------------------------------------------------------------------
 
 
-def of_tenants(
+@in_loop
+async def of_tenants(
     drafter: ServerDrafter, tenants: str, look: Callable[[], int], target: FakeEngine | None = None, **options
 ) -> list[int]:
     """One tenant after the other asks the same; by how much `look` grew with each."""
-
-    async def scenario():
-        found = []
-        async with running(target or engine(), drafter=drafter, policy=FOUR, **options) as network:
-            for tenant in tenants:
-                network.tenant, before = tenant, look()
-                await ask(network, LONG, NoneDrafter())
-                for session in network.manager.remembered:
-                    network.manager.forget(session)
-                found.append(look() - before)
-        return found
-
-    return asyncio.run(scenario())
+    found = []
+    async with running(target or engine(), drafter=drafter, policy=FOUR, **options) as network:
+        for tenant in tenants:
+            network.tenant, before = tenant, look()
+            await ask(network, LONG, NoneDrafter())
+            for session in network.manager.remembered:
+                network.manager.forget(session)
+            found.append(look() - before)
+    return found
 
 
 def engine(**options) -> FakeEngine:

@@ -9,6 +9,7 @@ from opensled.core.bounds import MAX_CHARACTERS
 from opensled.core.errors import InvalidRequest, NotFound, Overloaded, UsageError
 from opensled.core.messages import ChatMessage, Open, Prefill, SamplingParams
 from tests.fakes import CountingText, FakeEngine, HeldText
+from tests.loops import in_loop
 from tests.serving import PROMPT, finish, first_reply, linked, serving
 from tests.system import until
 from verify_server.access.security import TenantLimits, Tenants, read_tenants
@@ -159,15 +160,12 @@ class Guests:
         return "".join(sorted(session.tenant for session in self.manager.loop.machine.sessions.values()))
 
 
-def with_idle_loop(check, **limits):
+@in_loop
+async def with_idle_loop(check, **limits):
     """Run `check(guests)` on a server whose loop stands still."""
-
-    async def scenario():
-        async with serving(limits=session_limits(**limits)) as (manager, _):
-            manager.loop.wake = lambda: None
-            await check(Guests(manager))
-
-    asyncio.run(scenario())
+    async with serving(limits=session_limits(**limits)) as (manager, _):
+        manager.loop.wake = lambda: None
+        await check(Guests(manager))
 
 
 def test_one_more_session_than_a_tenant_may_have():

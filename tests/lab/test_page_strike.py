@@ -15,6 +15,7 @@ from tests.fake_target import cycle
 from tests.fakes import OracleDrafter
 from tests.gated_target import SlowEngine
 from tests.http_serving import CONFIG, http_serving
+from tests.loops import in_loop
 from tests.page_world import quick_looks
 from tests.serving import linked
 from tests.system import ask
@@ -42,12 +43,10 @@ async def target(tmp_path):
         await asyncio.gather(asking, return_exceptions=True)
 
 
-def strike(tmp_path):
-    async def scenario():
-        async with target(tmp_path) as one:
-            await asyncio.wait_for(use_page(one), 20)
-
-    asyncio.run(scenario())
+@in_loop
+async def strike(tmp_path):
+    async with target(tmp_path) as one:
+        await asyncio.wait_for(use_page(one), 20)
 
 
 @pytest.fixture(autouse=True)
