@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from edge_client.drafters.none import NoneDrafter
 from opensled.core.messages import SamplingParams
@@ -29,6 +29,21 @@ def fresh_engine() -> TorchEngine:
 
 class Vocabulary(FakeText):
     fingerprint = "of tiny"
+
+
+class Returns(ServerDrafter):
+    """Returns whatever `make` makes of what is asked."""
+
+    def __init__(self, make: Callable[[Sequence[Ask]], object]) -> None:
+        self._make = make
+
+    def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
+        return self._make(asks)  # type: ignore[return-value]
+
+
+class Broken(ServerDrafter):
+    def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
+        raise RuntimeError("out of order")
 
 
 class Recorder(ServerDrafter):

@@ -5,10 +5,13 @@ import time
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 
+import grpc
+
 from edge_client.link.link import Endpoint, Link
 from hw_profiles.step_cost import HardwareProfile
 from opensled.core.errors import Unreachable
 from opensled.core.messages import Failure, Open, Prefill, SamplingParams, Verdict
+from opensled.wire import codec
 from scheduler.fcfs import Fcfs
 from tests.fakes import FakeEngine, FakeText
 from tests.rounds import looping
@@ -64,6 +67,24 @@ async def serving(
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         loop.close()
+
+
+@asynccontextmanager
+async def handling(sequence, tls=None, **unaries):
+    """A gRPC server whose sequences are handled so, and other calls by `unaries`; yields its address."""
+    calls = {"Sequence": grpc.stream_stream_rpc_method_handler(sequence), **unaries}
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(codec.SERVICE_NAME, calls),))
+    if tls:
+        credentials = grpc.ssl_server_credentials([(tls.identity.key, tls.identity.cert)])
+        port = server.add_secure_port("127.0.0.1:0", credentials)
+    else:
+        port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await server.stop(None)
 
 
 @asynccontextmanager

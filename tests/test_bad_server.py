@@ -18,7 +18,7 @@ from opensled.core.errors import Overloaded, ProtocolError, Unreachable
 from opensled.core.messages import Cancel, Open
 from opensled.v1 import verify_pb2 as pb
 from opensled.wire import codec
-from tests.serving import PROMPT, linked, serving
+from tests.serving import PROMPT, handling, linked, serving
 
 NAN = float("nan")
 
@@ -34,19 +34,9 @@ async def saying(payload: bytes):
     async def unary(request, context):
         return payload
 
-    calls = {
-        "Sequence": grpc.stream_stream_rpc_method_handler(sequence),
-        "Describe": grpc.unary_unary_rpc_method_handler(unary),
-        "GetTokenizer": grpc.unary_unary_rpc_method_handler(unary),
-    }
-    server = grpc.aio.server()
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(codec.SERVICE_NAME, calls),))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        await server.stop(None)
+    unaries = dict.fromkeys(("Describe", "GetTokenizer"), grpc.unary_unary_rpc_method_handler(unary))
+    async with handling(sequence, **unaries) as address:
+        yield address
 
 
 async def test_bytes_that_are_no_message_are_the_servers_error():

@@ -1,7 +1,6 @@
 """The two packages, and the one place that spells how to install them."""
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from opensled.core.errors import UsageError
 from opensled.process import distribution
 from opensled.process.registry import remedy_of
 from tests.absent import without
+from tests.commands import opensled
 from tests.layers import EVERYTHING, PLUG_INS
 from tests.test_layers import _imports, _module, _room, _sources
 
@@ -175,10 +175,9 @@ def test_the_whole_package_holds_all_but_the_laboratory():
 
 def test_a_library_comes_with_the_extra_of_the_part_that_asks_for_it(tmp_path):
     """Several bring `cryptography`."""
-    environment = {**os.environ, **without(tmp_path, "cryptography")}
+    variables = without(tmp_path, "cryptography")
     for words, extra in (("drafts keygen --sign-key drafts.key", "adapt"), ("pair", "home")):
-        command = [sys.executable, "-m", "opensled", *words.split()]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        done = opensled(*words.split(), cwd=tmp_path, variables=variables)
         assert done.returncode == 1 and f"[{extra}]'" in done.stderr, done.stderr
     done = ModuleNotFoundError("no module", name="cryptography.x509")
     assert "[home]" in remedy_of(done)

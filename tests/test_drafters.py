@@ -28,7 +28,7 @@ from opensled.drafting.ngrams import MISSES, PRIOR
 from tests.devices import read
 from tests.drafter_contract import DrafterContract, ids, pull
 from tests.fake_target import _Text as TinyText
-from tests.fakes import continuation, next_token
+from tests.fakes import Made, continuation, next_token
 from tests.gated_target import SlowEngine
 from tests.serving import GREEDY, PROMPT, serving
 from tests.tiny_drafts import ToyDrafter, tiny_info
@@ -38,16 +38,6 @@ from verify_server.engine.numpy_scores import NumpyScores
 
 def a_sampler() -> Sampler:
     return Sampler(SamplingParams(temperature=0.8), noise_key(1))
-
-
-class ToyFactory:
-    name = "toy"
-
-    def __init__(self, rolls_back: bool) -> None:
-        self.rolls_back = rolls_back
-
-    def create(self) -> ToyDrafter:
-        return ToyDrafter(self.rolls_back)
 
 
 class MinimalDrafter(Drafter):
@@ -202,7 +192,7 @@ class TestToy(DrafterContract):
 
     @pytest.fixture
     def factory(self, rolls_back):
-        return ToyFactory(rolls_back)
+        return Made(lambda: ToyDrafter(rolls_back), "toy")
 
 
 @given(st.data())

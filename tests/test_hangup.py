@@ -34,10 +34,9 @@ def whole():
 
 
 @contextmanager
-def started(arguments, terminal: str, **environment):
-    with Process(
-        (terminal, *arguments), isolated=True, module="tests.on_terminal", environment=environment
-    ) as process:
+def started(arguments, terminal: str | None, **environment):
+    module, before = ("opensled", ()) if terminal is None else ("tests.on_terminal", (terminal,))
+    with Process((*before, *arguments), isolated=True, module=module, environment=environment) as process:
         process.wait_ready()
         yield process
 
@@ -50,10 +49,9 @@ def terminal():
     os.close(far)
 
 
-def test_answers_of_a_server_whose_terminal_goes_are_finished(gate, terminal):
+async def test_answers_of_a_server_whose_terminal_goes_are_finished(gate, terminal):
     near, far = terminal
-
-    async def scenario(server):
+    with started(SERVE, far, **{GATE: str(gate)}) as server:
         async with linked(server.address) as link:
             stream, tokens = await hanging(link)
             os.close(near)
@@ -66,15 +64,11 @@ def test_answers_of_a_server_whose_terminal_goes_are_finished(gate, terminal):
         await until(lambda: server.process.poll() is not None, 20)
         assert server.process.returncode == 0
 
-    with started(SERVE, far, **{GATE: str(gate)}) as server:
-        asyncio.run(scenario(server))
-
 
 @pytest.mark.parametrize("has_terminal", [True, False])
-def test_a_server_that_is_sent_sighup_goes_on(gate, terminal, has_terminal):
+async def test_a_server_that_is_sent_sighup_goes_on(gate, terminal, has_terminal):
     near, far = terminal
-
-    async def scenario(server):
+    with started(SERVE, far if has_terminal else None, **{GATE: str(gate)}) as server:
         async with linked(server.address) as link:
             stream, tokens = await hanging(link)
             server.process.send_signal(signal.SIGHUP)
@@ -85,15 +79,6 @@ def test_a_server_that_is_sent_sighup_goes_on(gate, terminal, has_terminal):
             assert tokens + await rest(stream) == whole()
         assert server.process.poll() is None
         assert server.stop() == 0
-
-    arguments = {"isolated": True, "environment": {GATE: str(gate)}}
-    if has_terminal:
-        with started(SERVE, far, **{GATE: str(gate)}) as server:
-            asyncio.run(scenario(server))
-    else:
-        with Process(SERVE, **arguments) as server:
-            server.wait_ready()
-            asyncio.run(scenario(server))
     os.close(near)
 
 

@@ -33,10 +33,14 @@ class AwayBackend(FakeBackend):
 
 
 @in_loop
-async def ask(backend, heartbeat=0.05, **fields):
+async def post(backend, path, body, heartbeat=0.05):
     transport = httpx.ASGITransport(build_app(backend, heartbeat=heartbeat))
     async with httpx.AsyncClient(transport=transport, base_url="http://edge") as client:
-        return await client.post(PATH, json=chat(**fields))
+        return await client.post(path, json=body)
+
+
+def ask(backend, heartbeat=0.05, **fields):
+    return post(backend, PATH, chat(**fields), heartbeat)
 
 
 def comments_of(response):
@@ -71,13 +75,7 @@ def test_whole_answers_just_wait(kind):
         answer = ask(AwayBackend()).json()
         assert answer["choices"][0]["message"]["content"] == "Hello there"
     else:
-
-        async def scenario():
-            transport = httpx.ASGITransport(build_app(AwayBackend()))
-            async with httpx.AsyncClient(transport=transport, base_url="http://edge") as client:
-                return (await client.post("/v1/completions", json={"model": "tiny", "prompt": "Hi"})).json()
-
-        answer = asyncio.run(scenario())
+        answer = post(AwayBackend(), "/v1/completions", {"model": "tiny", "prompt": "Hi"}).json()
         assert answer["choices"][0]["text"] == "Hello there"
     assert answer["object"] == kind and answer["usage"]["opensled"]["rule"] == "match"
 

@@ -318,33 +318,6 @@ async def test_an_ending_device_ends_the_answer():
     assert "shutting down" in lines(response)[-1]["error"] and closed == 1
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_client_that_leaves_ends_the_work(stream):
-    backend = FakeBackend(endless=True)
-    body = json.dumps(chat(stream=stream)).encode()
-    arrived = asyncio.Event()
-    parts = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def receive():
-        if parts:
-            return parts.pop()
-        while not backend.tasks:
-            await asyncio.sleep(0)
-        if stream:
-            await arrived.wait()
-        return {"type": "http.disconnect"}
-
-    async def send(message):
-        if message.get("body"):
-            arrived.set()
-
-    scope = {"type": "http", "method": "POST", "path": "/api/chat", "raw_path": b"", "query_string": b"",
-             "headers": [(b"content-type", b"application/json")], "root_path": "", "scheme": "http",
-             "http_version": "1.1", "server": ("edge", 80), "client": ("me", 1)}  # fmt: skip
-    await asyncio.wait_for(build_app(backend)(scope, receive, send), 20)
-    assert backend.closed == 1
-
-
 @in_loop
 async def get(path, access=Access(), method="GET", **headers):
     app = build_app(FakeBackend(), access)

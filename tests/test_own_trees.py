@@ -14,6 +14,7 @@ from opensled.core.trees import path_to, together
 from scheduler.estimates import DeviceBook
 from scheduler.fcfs import Fcfs
 from scheduler.goodput.policy import Goodput
+from tests.drafters_beside import Returns
 from tests.fakes import (
     IMPATIENT,
     FakeEngine,
@@ -116,12 +117,8 @@ def test_what_is_no_tree_costs_drafts_only(name):
 def test_a_tree_ends_before_an_id_that_the_target_does_not_know():
     block = DraftBlock(5, tuple(DraftToken(id, 0.5) for id in (1, 2, 99, 3)), (-1, -1, 0, 1))
 
-    class Once(ServerDrafter):
-        def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
-            return [Proposal(block)]
-
     ask = Ask(7, "t", [1, 2, 3, 4, 5], 2, SamplingParams(), b"", max_of_tree=8)
-    (made, _) = DraftStage(Once(), 50).run([ask]).proposals[7]
+    (made, _) = DraftStage(Returns(lambda asks: [Proposal(block)]), 50).run([ask]).proposals[7]
     assert made.block == DraftBlock(5, block.tokens[:2], (-1, -1))
 
 

@@ -22,6 +22,7 @@ from opensled.core.files import write_whole
 from opensled.core.messages import ChatMessage, SamplingParams
 from opensled.models import store
 from opensled.models.gguf_file import read_head
+from tests.commands import opensled
 from tests.handed_out import adapted
 from tests.loops import in_loop
 from tests.pairing_world import HERE, port_of
@@ -46,14 +47,7 @@ class Machine:
 
     def run(self, *words, code=0):
         """Standard output of a command that ends with this code, and what it says on standard error."""
-        done = subprocess.run(
-            [sys.executable, "-m", "opensled", *words],
-            env={**os.environ, **self.environment},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            stdin=subprocess.DEVNULL,
-        )
+        done = opensled(*words, variables=self.environment, stdin=subprocess.DEVNULL)
         assert done.returncode == code, done.stderr
         return done.stdout, done.stderr
 
@@ -287,22 +281,10 @@ def test_what_adapt_made_reaches_the_device(homes, tmp_path):
     poor = forgetful(tmp_path / "forgetful.gguf")
     homes.run("publish", str(poor), "--tenant", "kitchen", "--ungated", *homes._words)
     words = ("--draft", str(poor), "--target", "tiny", "--positions", "6000", "--out", str(tmp_path / "mine"))
-    work = (
-        "--work",
-        str(tmp_path / "work"),
-        "--heldout",
-        "24",
-        "--answer",
-        "48",
-        "--epochs",
-        "6",
-        "--rate",
-        "0.003",
-    )
-    done = subprocess.run(
-        [sys.executable, "-m", "opensled", "adapt", *words, *work, "--json"],
-        capture_output=True, text=True, env={**os.environ, "OMP_WAIT_POLICY": "PASSIVE"},
-    )  # fmt: skip
+    few = ["--heldout", "24", "--answer", "48", "--epochs", "6", "--rate", "0.003"]
+    work = ("--work", str(tmp_path / "work"), *few)
+    variables = {"OMP_WAIT_POLICY": "PASSIVE"}
+    done = opensled("adapt", *words, *work, "--json", variables=variables, timeout=None)
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads(done.stdout)["gain"]["passes"]
     with homes.serving("--engine", "torch") as server:

@@ -4,7 +4,6 @@ The reference (lab/testbed/reference.py) shares no product code.
 """
 
 import asyncio
-import json
 from collections import Counter
 from dataclasses import replace
 from functools import cache
@@ -14,14 +13,12 @@ import pytest
 import torch
 
 from edge_client.device.device import Device
-from edge_client.drafters import DRAFTERS
 from edge_client.drafters.none import NoneDrafter, NoneFactory
 from edge_client.lengths.fixed import FixedLength
 from edge_client.link.remote import RemoteSession
 from edge_client.round.drafting import DraftThread
 from edge_client.round.generate import generate
-from lab.testbed.reference import Reference, Sampling, key_of_seed
-from lab.training.heldout import heldout_path
+from lab.testbed.reference import Sampling, key_of_seed
 from opensled.core.answer import Task
 from opensled.core.errors import InvalidRequest, Unsupported
 from opensled.core.messages import Open, SamplingParams
@@ -30,6 +27,7 @@ from opensled.core.penalties import FIRST_ROOM, NAMES, TokenCounts
 from opensled.core.sampling import Sampler
 from opensled.models.store import model_path
 from opensled.wire import codec
+from tests import lossless
 from tests.fake_backend import FakeBackend, call, chat, refusal
 from tests.fakes import IMPATIENT, VOCAB, Weather
 from tests.loops import in_loop
@@ -269,20 +267,15 @@ NEAR = 0.03  # lead in logits that may flip in llama.cpp's float32 (lab/testbed/
 
 
 @cache
-def target() -> Reference:
-    return Reference(model_path("tiny"))
-
-
-@cache
 def prompt() -> tuple[int, ...]:
-    items = [json.loads(line) for line in heldout_path().read_text().splitlines()]
-    chats = [item["messages"] for item in items if item.get("messages")]
-    return tuple(target().render_chat(chats[19]))
+    return tuple(lossless.reference().render_chat(lossless.chats()[19]))
 
 
 @cache
 def expected(number: int) -> tuple[int, ...]:
-    return tuple(target().generate(prompt(), **REAL_CASES[number], max_tokens=TOKENS, ignore_eos=True)[0])
+    return tuple(
+        lossless.reference().generate(prompt(), **REAL_CASES[number], max_tokens=TOKENS, ignore_eos=True)[0]
+    )
 
 
 def params(number: int) -> SamplingParams:
@@ -297,16 +290,11 @@ def engine(name: str):
     return ENGINES.get(name)(config).engine
 
 
-@cache
-def factory(drafter: str):
-    return DRAFTERS.get(drafter)(str(model_path("tiny-draft")), 1)
-
-
 def is_right(number: int, told: tuple[int, ...]) -> bool:
     """Whether each token is the reference's choice after those before it, or nearly so."""
     case = dict(REAL_CASES[number])
     sampling = Sampling(key=noise_key(case.pop("seed", 0)), **case)
-    rows = target().logits([*prompt(), *told[:-1]], last=len(told))
+    rows = lossless.reference().logits([*prompt(), *told[:-1]], last=len(told))
     scores = [sampling.scores(row, len(prompt()) + at, told[:at]) for at, row in enumerate(rows)]
     return all(row.max() - row[token] <= NEAR for row, token in zip(scores, told))
 
@@ -319,7 +307,7 @@ async def test_the_text_of_a_real_model_is_the_targets_own(name, drafter, tree):
             ask(
                 network,
                 prompt(),
-                factory(drafter).create(),
+                lossless.factory(drafter).create(),
                 params(number),
                 stop=FixedLength(4, tree=tree),
             )
@@ -335,7 +323,7 @@ async def tokens_per_round(drafts: SamplingParams) -> float:
     """Of the first case, with a draft model that samples as `drafts` says."""
     async with running(engine("torch")) as network:
         session = RemoteSession(network.connect, Open(prompt(), params(0)), CALM)
-        thread = DraftThread(factory("llamacpp").create(), FixedLength(4))
+        thread = DraftThread(lossless.factory("llamacpp").create(), FixedLength(4))
         try:
             await session.open()
             commits = [commit async for commit in generate(session, thread, drafts)]

@@ -1,8 +1,6 @@
 """Real processes over real gRPC, driven as users drive them: the CLI and the official OpenAI client."""
 
 import json
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -17,6 +15,7 @@ from lab.testbed.processes import Process, free_port
 from lab.testbed.reference import Reference
 from lab.training.heldout import heldout_path
 from opensled.models.store import model_path
+from tests.commands import opensled
 from tests.tiny_models import random_model
 
 DRAFTERS = ("lookup", "llamacpp", "onnx")
@@ -36,19 +35,7 @@ def edge(server, drafter="llamacpp", more=()):
 
 
 def generate(server, *arguments):
-    command = [
-        sys.executable,
-        "-m",
-        "opensled",
-        "generate",
-        "--server",
-        server,
-        "--threads",
-        "1",
-        "--json",
-        *arguments,
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = opensled("generate", "--server", server, "--threads", "1", "--json", *arguments)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -245,23 +232,18 @@ def test_a_target_without_chat_template_or_eos_works_raw(tmp_path):
         address = process.wait_ready()
         drafted = generate(address, "--drafter", "lookup", "one two", "--raw", "--max-tokens", "12")
         assert drafted["token_ids"] == expected and drafted["finish_reason"] == "length"
-        command = [sys.executable, "-m", "opensled", "generate", "--server", address, "one two"]
-        chat = subprocess.run([*command, "--drafter", "none"], capture_output=True, text=True, timeout=60)
+        chat = opensled("generate", "--server", address, "one two", "--drafter", "none")
         assert chat.returncode == 1 and "--raw" in chat.stderr and chat.stderr.count("\n") == 1
 
 
 def test_exit_codes_and_one_line_errors(tmp_path):
-    def run(*arguments):
-        command = [sys.executable, "-m", "opensled", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60)
-
-    unreachable = run("generate", "--server", "127.0.0.1:1", "--drafter", "none", "x")
+    unreachable = opensled("generate", "--server", "127.0.0.1:1", "--drafter", "none", "x")
     assert unreachable.returncode == 5 and unreachable.stderr.count("\n") == 1
-    missing = run("serve", "--model", "no-such-model")
+    missing = opensled("serve", "--model", "no-such-model")
     assert missing.returncode == 3 and "tiny" in missing.stderr and missing.stderr.count("\n") == 1
-    exposed = run("serve", "--listen", "0.0.0.0:0")
+    exposed = opensled("serve", "--listen", "0.0.0.0:0")
     assert exposed.returncode == 2 and "--insecure" in exposed.stderr
-    assert run("generate").returncode == 2
+    assert opensled("generate").returncode == 2
 
 
 def resident_mb(pid: int) -> float:

@@ -38,6 +38,7 @@ from tests.fake_target import _Text
 from tests.fakes import IMPATIENT, FakeEngine, Weather, continuation
 from tests.http_serving import asking, http_serving
 from tests.hypothesis_profiles import tried
+from tests.loops import in_loop
 from tests.outages import Slow, device_that_loses
 from tests.replicas import api, until_ready
 from tests.sessions import changed, made
@@ -269,14 +270,11 @@ async def test_a_server_lost_in_the_middle_tells_each_token_once(at, params):
 
 @tried(25)
 @given(st.integers(0, 2**32))
-def test_links_of_any_weather_tell_each_token_once(seed):
+@in_loop
+async def test_links_of_any_weather_tell_each_token_once(seed):
     weather = Weather(seed=seed, loss=0.03, duplicate=0.1, reorder=0.05)
-
-    async def scenario():
-        async with device_that_loses(STALL, weather=weather, patience=IMPATIENT, quiet=0.0) as (device, _):
-            return await prompt_of(device)
-
-    tokens, ids, _ = asyncio.run(scenario())
+    async with device_that_loses(STALL, weather=weather, patience=IMPATIENT, quiet=0.0) as (device, _):
+        tokens, ids, _ = await prompt_of(device)
     assert told(tokens) == (list(LONG), ranks(LONG)) and ids == continuation(LONG, 6)
 
 
@@ -373,20 +371,17 @@ async def test_more_than_a_server_tells_is_refused(open, field):
 
 
 @pytest.mark.parametrize("path", ["server", "gateway"])
-def test_the_api_of_a_server_tells_them(path):
+async def test_the_api_of_a_server_tells_them(path):
     text = _Text()
     ids = text.encode("Hi there, this is a prompt")
     body = {"prompt": list(ids), "max_tokens": 0, "prompt_logprobs": 0}
-
-    async def scenario():
+    async with (
+        api("a", "b") if path == "gateway" else http_serving() as (*_, address),
+        asking(address) as client,
+    ):
         if path == "gateway":
-            async with api("a", "b") as (_, address), asking(address) as client:
-                await until_ready(client)
-                return await client.post("/v1/completions", json=body)
-        async with http_serving() as (_, _, address), asking(address) as client:
-            return await client.post("/v1/completions", json=body)
-
-    [choice] = asyncio.run(scenario()).json()["choices"]
+            await until_ready(client)
+        [choice] = (await client.post("/v1/completions", json=body)).json()["choices"]
     places = choice["prompt_logprobs"]
     assert places[0] is None and choice["text"] == ""
     found = [next(iter(place.items())) for place in places[1:]]

@@ -10,6 +10,7 @@ from edge_client.drafters.none import NoneDrafter
 from opensled.core.errors import UsageError, VocabularyMismatch
 from opensled.core.messages import DraftBlock, DraftToken
 from scheduler.fcfs import Fcfs
+from tests.drafters_beside import Broken, Returns
 from tests.fakes import (
     IMPATIENT,
     VOCAB,
@@ -75,21 +76,6 @@ async def counted(
 
 def perfect() -> ServerModel:
     return ServerModel(engine())
-
-
-class Liar(ServerDrafter):
-    """Proposes whatever it was made with."""
-
-    def __init__(self, *blocks: DraftBlock) -> None:
-        self._blocks = blocks
-
-    def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
-        return [Proposal(block) for block in self._blocks for _ in asks]
-
-
-class Broken(ServerDrafter):
-    def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
-        raise RuntimeError("out of order")
 
 
 @pytest.mark.parametrize("name", SERVER_DRAFTERS.names())
@@ -180,7 +166,7 @@ def test_a_drafter_that_fails_costs_drafts_only(caplog):
     ],
 )
 def test_what_a_drafter_may_not_propose_is_cut(block):
-    texts, stats = counted(Liar(block), engine())
+    texts, stats = counted(Returns(lambda asks: [Proposal(block) for _ in asks]), engine())
     assert texts == [EXPECTED]
     assert stats.own.tokens <= 4
 

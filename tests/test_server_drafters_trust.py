@@ -13,6 +13,7 @@ from opensled.core.messages import DraftBlock, DraftToken, SamplingParams
 from opensled.core.protocol import common_prefix
 from scheduler.fcfs import Fcfs
 from scheduler.goodput.policy import Goodput
+from tests.drafters_beside import Returns
 from tests.fakes import FakeEngine, FakeText, continuation
 from tests.loops import in_loop
 from tests.system import ask, running
@@ -27,16 +28,6 @@ PROMPTS = [[id, 2, 3] for id in range(1, 5)]
 EXPECTED = [tuple(continuation(prompt, 40)) for prompt in PROMPTS]
 FOUR = Fcfs(float("inf"), 4)
 SHORT = SamplingParams(temperature=0, max_tokens=4)
-
-
-class Returns(ServerDrafter):
-    """Returns whatever `make` makes."""
-
-    def __init__(self, make: Callable[[Sequence[Ask]], object]) -> None:
-        self._make = make
-
-    def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
-        return self._make(asks)  # type: ignore[return-value]
 
 
 class Forgetful(Returns):

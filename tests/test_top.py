@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -16,6 +14,7 @@ from opensled.metrics.exposition import MetricsPort
 from opensled.metrics.registry import Metric
 from opensled.metrics.scrape import Between, Sample, scrape
 from tests.answering import answering
+from tests.commands import opensled
 from tests.serving import finish, linked, serving
 from tests.terminal import Screen
 from verify_server.front.server_metrics import metrics as server_metrics
@@ -263,8 +262,7 @@ def test_one_look_as_json_and_as_text(capsys):
 
 
 def test_the_exit_code_of_a_script():
-    command = [sys.executable, "-m", "opensled", "top", "--metrics", "127.0.0.1:1"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    run = opensled("top", "--metrics", "127.0.0.1:1")
     assert run.returncode == 5 and run.stdout == "" and run.stderr.count("\n") == 1
     assert "start the server with --metrics" in run.stderr
 

@@ -6,7 +6,7 @@ The user's text holds WRITE, the answer in hex, and END.
 import json
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,12 +16,10 @@ import httpx
 import numpy as np
 
 from edge_client.device.device import Device
-from edge_client.drafters.base import Drafter, DrafterFactory
 from edge_client.lengths.fixed import FixedLength
 from http_api.app import build_app
-from opensled.core.messages import DraftToken
 from opensled.text.tokenizer import TargetTokenizer
-from tests.fakes import FakeEngine
+from tests.fakes import FakeEngine, Made, OracleDrafter
 from tests.guiding import TINY
 from tests.http_serving import asking, http_serving
 from tests.serving import linked
@@ -153,35 +151,6 @@ class ScriptEngine(FakeEngine):
         return row
 
 
-class ScriptDrafts(DrafterFactory):
-    """Proposes the script, whatever a grammar says."""
-
-    name = "script"
-
-    def __init__(self, script: Script) -> None:
-        self._script = script
-
-    def create(self) -> Drafter:
-        return _ScriptDrafter(self._script)
-
-
-class _ScriptDrafter(Drafter):
-    def __init__(self, script: Script) -> None:
-        self._script, self._truth = script, list[int]()
-
-    def begin(self, prompt, sampler) -> None:
-        self._truth = list(prompt)
-
-    def propose(self) -> Iterator[DraftToken]:
-        context = list(self._truth)
-        while True:
-            context.append(self._script.next(context))
-            yield DraftToken(context[-1], 0.9)
-
-    def commit(self, tokens) -> None:
-        self._truth.extend(tokens)
-
-
 @asynccontextmanager
 async def thinking(at: Path, kind: str = "added", prompt_opens: bool = True, **options: Any):
     """Yields HTTP clients of a server that thinks and of a device with drafts, and the server's manager.
@@ -200,7 +169,14 @@ async def thinking(at: Path, kind: str = "added", prompt_opens: bool = True, **o
         linked(address) as link,
     ):
         tokenizer = TargetTokenizer(text.tokenizer_json)
-        device = Device(link, await link.describe(), tokenizer, ScriptDrafts(script), FixedLength(4), 2)
+        device = Device(
+            link,
+            await link.describe(),
+            tokenizer,
+            Made(lambda: OracleDrafter(1.0, target=script.next), "script"),
+            FixedLength(4),
+            2,
+        )
         transport = httpx.ASGITransport(build_app(device))
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", timeout=30) as edge:
             edge.device = device
