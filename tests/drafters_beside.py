@@ -8,9 +8,9 @@ from edge_client.drafters.none import NoneDrafter
 from opensled.core.messages import SamplingParams
 from opensled.models.store import model_path
 from scheduler.fcfs import Fcfs
-from tests.fakes import FakeText, OracleDrafter
+from tests.fakes import FakeEngine, FakeText, OracleDrafter, continuation
 from tests.loops import in_loop
-from tests.system import ask, running
+from tests.system import CALM, ask, running
 from verify_server.admission.session_manager import SessionLimits
 from verify_server.engine.torch import torch_engine
 from verify_server.engine.torch.torch_engine import TorchEngine
@@ -107,3 +107,29 @@ def texts_as_asked(engine, drafter, reference, temperature):
     answers, stats = written(engine, drafter, prompts, devices, params)
     assert [list(answer) for answer in answers] == texts
     assert stats.own.tokens > 50 and stats.preempted > 0
+
+
+PROMPT = [3, 1, 4, 1, 5]
+EXPECTED = tuple(continuation(PROMPT, 40))
+
+
+def engine(**options) -> FakeEngine:
+    return FakeEngine(num_blocks=400, **options)
+
+
+@in_loop
+async def counted(
+    drafter: ServerDrafter,
+    target: FakeEngine,
+    prompts=(PROMPT,),
+    device=NoneDrafter,
+    policy=FOUR,
+    patience=CALM,
+    **options,
+):
+    """The answers, and what the server counted."""
+    async with running(target, drafter=drafter, policy=policy, **options) as network:
+        answers = await asyncio.gather(
+            *[ask(network, prompt, device(), patience=patience) for prompt in prompts]
+        )
+        return [answer.tokens for answer in answers], network.manager.loop.machine.stats

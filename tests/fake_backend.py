@@ -106,3 +106,38 @@ def events(response):
     lines = [line for line in response.text.split("\n\n") if line]
     assert all(line.startswith("data: ") for line in lines)
     return [line[len("data: ") :] for line in lines]
+
+
+PATH = "/v1/chat/completions"
+
+
+class AwayBackend(FakeBackend):
+    """Says "Hello", lets its reader wait `looks` times with a guess of what may follow, and goes on."""
+
+    def __init__(self, looks=6, local=(), **options):
+        super().__init__(**options)
+        self.looks, self.local = looks, local
+
+    async def _chunks(self, number, top):
+        yield Chunk("Hello", (7,), origins=("local",) if 0 in self.local else ("server",))
+        for look in range(1, self.looks + 1):
+            await asyncio.sleep(0.02)
+            yield Chunk("", (), waiting=10.0 * look, provisional=" guess")
+        yield Chunk(" there", (8,), origins=("local",) if 1 in self.local else ("server",))
+        stats = Stats(**{**vars(STATS), "local_tokens": len(self.local)})
+        yield Chunk("", (9,), "eos", stats, origins=("server",))
+
+
+@in_loop
+async def post(backend, path, body, heartbeat=0.05):
+    transport = httpx.ASGITransport(build_app(backend, heartbeat=heartbeat))
+    async with httpx.AsyncClient(transport=transport, base_url="http://edge") as client:
+        return await client.post(path, json=body)
+
+
+def ask(backend, heartbeat=0.05, **fields):
+    return post(backend, PATH, chat(**fields), heartbeat)
+
+
+def comments_of(response):
+    return [line for line in response.text.splitlines() if line.startswith(":")]

@@ -9,6 +9,7 @@ import grpc
 
 from edge_client.link.link import Endpoint, Link
 from hw_profiles.step_cost import HardwareProfile
+from lab.benchmarks.attacks.connection import Lost
 from opensled.core.errors import Unreachable
 from opensled.core.messages import Failure, Open, Prefill, SamplingParams, Verdict
 from opensled.wire import codec
@@ -148,3 +149,14 @@ async def opened_at(replica):
         opened = await stream.receive()
         await stream.close()
         return opened.resume_token
+
+
+def again(work, peer, running, tally):
+    while running():
+        try:
+            work(peer, running, tally)
+        except (Lost, OSError):
+            tally["lost"] += 1
+
+
+TENANTS = Tenants((("a good token", "attacker"), ("another token", "victim")))

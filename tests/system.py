@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from edge_client.drafters.none import NoneDrafter
 from edge_client.lengths.fixed import FixedLength
 from edge_client.link.remote import RemoteSession, RetryPolicy
 from edge_client.round.commits import Commit
@@ -15,7 +16,7 @@ from hw_profiles.step_cost import HardwareProfile
 from opensled.core.messages import Open, SamplingParams
 from scheduler.fcfs import Fcfs
 from scheduler.plan import SchedulingPolicy
-from tests.fakes import FakeText, MemoryNetwork, Weather
+from tests.fakes import IMPATIENT, FakeText, MemoryNetwork, Weather
 from tests.rounds import looping
 from verify_server.admission.session_manager import SessionLimits, SessionManager
 from verify_server.round.draft_stage import DraftStage
@@ -125,3 +126,21 @@ async def until(condition, seconds=20.0):
     while not condition():
         assert time.monotonic() < deadline, "nothing happened"
         await asyncio.sleep(0.002)
+
+
+async def through(network, open, lost_at=0):
+    """([tokens of the prompt], ids of the answer) of a device that drafts nothing; `open`: what it asks for."""
+    session, tokens = RemoteSession(network.connect, open, IMPATIENT), []
+    thread = DraftThread(NoneDrafter(), FixedLength(4))
+
+    def hear(prefill):
+        tokens.extend(prefill.tokens)
+
+    session.hear_prefill = hear
+    try:
+        await session.open()
+        async for _ in generate(session, thread, open.params):
+            pass
+        return tokens, session.truth.generated
+    finally:
+        thread.close()

@@ -19,8 +19,8 @@ from tests.bad_input import opening, text
 from tests.fakes import FakeEngine, HeldText, continuation
 from tests.raw_wire import raw_connection
 from tests.serving import PROMPT, finish, first_reply, linked, serving
+from tests.sessions import PROFILE
 from tests.system import running, until
-from tests.test_overload import PROFILE
 from verify_server.access.client_limits import MIN_OPENING, ClientLimits, message_bytes
 from verify_server.access.connections import TOGETHER_S
 from verify_server.access.security import TenantLimits, Tenants

@@ -17,8 +17,7 @@ from opensled.process import distribution
 from opensled.process.registry import remedy_of
 from tests.absent import without
 from tests.commands import opensled
-from tests.layers import EVERYTHING, PLUG_INS
-from tests.test_layers import _imports, _module, _room, _sources
+from tests.layers import EVERYTHING, PLUG_INS, _imports, _module, _room, _sources
 
 ROOT = Path(__file__).resolve().parents[1]
 WHOLE = read_file(ROOT / "pyproject.toml")

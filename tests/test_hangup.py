@@ -13,11 +13,11 @@ import pytest
 from edge_client.terminal.chat import Runner
 from lab.testbed.processes import Process
 from opensled.process import ending
+from tests.draining import PARAMS, PROMPT, SERVE, hanging, refused, rest, until_not_serving
 from tests.fake_target import cycle
 from tests.gated_target import GATE
 from tests.serving import linked
 from tests.system import until
-from tests.test_drain import PARAMS, PROMPT, SERVE, hanging, refused, rest, until_not_serving
 
 
 @pytest.fixture

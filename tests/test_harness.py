@@ -19,8 +19,7 @@ from http_api.app import build_app
 from opensled.core.messages import Open, SamplingParams
 from tests.http_serving import asking, http_serving
 from tests.loops import in_loop
-from tests.system import running
-from tests.test_prompt_logprobs import through
+from tests.system import running, through
 from tests.vision_models import picture
 from tests.vision_world import fixtures, question
 from verify_server.admission.session_manager import SessionLimits

@@ -21,8 +21,7 @@ from relay.vetting import Vetting
 from tests.fakes import EOS, POISON, FakeEngine, OracleDrafter, Weather, continuation
 from tests.loops import in_loop
 from tests.system import CALM, ask, until
-from tests.table_target import TableDrafter, TableEngine
-from tests.test_penalties import CASES, LENGTH, PROMPT, params_of, reference
+from tests.table_target import CASES, LENGTH, PROMPT, TableDrafter, TableEngine, params_of, reference
 from tests.three_tiers import IMPATIENT, errs, relaying, tiers
 from verify_server.admission.session_manager import SessionLimits
 from verify_server.kv.blocks import BlockPool, BlockTable

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.test_hierarchy_gone import EXPECTED, PROMPT, QUICK, TASK, device, ids_of, read, three
+from tests.serving import PROMPT
+from tests.three_tiers import EXPECTED, QUICK, TASK, device, ids_of, read, three
 
 PATIENT = replace(QUICK, first_open=60.0)  # a newcomer, too, outlasts every kill
 

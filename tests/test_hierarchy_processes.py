@@ -7,8 +7,8 @@ import pytest
 
 from lab.testbed.processes import Process
 from opensled.models.store import model_path
-from tests.test_processes import STORY, client_of, edge, serve
 from tests.tiny_models import random_model
+from tests.tiny_processes import STORY, client_of, edge, serve
 
 SCHEMA = {
     "type": "object",

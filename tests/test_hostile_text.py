@@ -20,7 +20,7 @@ from opensled.core.printable import visible, visible_line
 from opensled.metrics.scrape import Between
 from opensled.process import logs
 from tests.fake_backend import FakeBackend, call, chat
-from tests.test_top import AFTER, BEFORE, GATEWAY
+from tests.scraping import AFTER, BEFORE, GATEWAY
 from tests.vt import Output
 
 EVIL = "a\x1b]0;evil\x07b\x9b2J\rc\x08\u202egnp.exe\u2066"

@@ -5,13 +5,13 @@ import json
 import socket
 import threading
 import time
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 
 import pytest
 
 from http_api.bodies import MAX_CHAT_BODY
 from tests.fake_target import cycle
-from tests.http_serving import HI, asking, fake_engine, http_serving, said
+from tests.http_serving import HI, asking, fake_engine, http_serving, raw, said
 from tests.system import until
 from verify_server.access.client_limits import ClientLimits, Rate
 from verify_server.admission.session_manager import SessionLimits
@@ -22,22 +22,6 @@ DEEP = "[" * 100_000
 LONG = {**HI, "max_tokens": 3900, "stream": True, "n": 4, "logprobs": 5}
 MANY = SessionLimits(max_sessions=8, linger=0.1)
 WIDE = {"num_blocks": 4 * 1100, "context_length": 4000}
-
-
-@asynccontextmanager
-async def raw(address, buffer=0):
-    """A bare connection; `buffer`: bytes that it takes before it is read, 0 = usual."""
-    host, port = address.split(":")
-    own = socket.socket()
-    if buffer:
-        own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
-    own.setblocking(False)
-    await asyncio.get_running_loop().sock_connect(own, (host, int(port)))
-    reader, writer = await asyncio.open_connection(sock=own, limit=1024)
-    try:
-        yield reader, writer
-    finally:
-        writer.close()
 
 
 def posted(body):

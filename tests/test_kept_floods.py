@@ -13,10 +13,9 @@ from adapt.kept.kept_store import ROOM, KeptStore
 from lab.training.distil.shard_batches import read_shard
 from opensled.core.messages import Open, Opened
 from tests.fakes import continuation
+from tests.kept_texts import AGREED, StuckStore, keeping, text
 from tests.serving import GREEDY, PROMPT, finish, linked, serving
 from tests.system import until
-from tests.test_kept import AGREED, StuckStore, keeping
-from tests.test_kept_store import text
 from verify_server.admission.session_manager import SessionLimits
 
 QUOTA = 12_000  # bytes; a text of these answers has about 800

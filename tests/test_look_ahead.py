@@ -15,9 +15,9 @@ from edge_client.round.generate import generate
 from opensled.core.messages import DraftBlock, DraftToken, SamplingParams, Verdict
 from opensled.core.protocol import Truth
 from opensled.core.sampling import Sampler
+from tests.edge_scripts import PROMPT, Script, Watched
 from tests.fakes import POISON, continuation, next_token
 from tests.system import until
-from tests.test_edge_loop import PROMPT, Script, Watched
 from tests.tiny_drafts import Model
 
 GREEDY = SamplingParams(temperature=0, max_tokens=40)

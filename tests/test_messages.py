@@ -20,7 +20,7 @@ from opensled.core.messages import Guide, Tool
 from tests.fake_backend import STATS, WORDS, FakeBackend, call
 from tests.loops import in_loop
 from tests.message_cases import FORM, HI, IGNORED, LAMP, REFUSED, TURNS, called, text, user
-from tests.test_image_requests import DATA, TEXT
+from tests.vision_world import DATA, TEXT
 
 PATHS = ("/v1/messages", "/v1/messages/count_tokens")
 LAMP_TOOL = Tool("lamp", "a lamp", '{"type": "object", "properties": {"on": {"type": "boolean"}}}')

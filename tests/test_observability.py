@@ -15,10 +15,10 @@ import pytest
 import yaml
 
 from opensled.core import errors
+from tests.home_page import anchors
 from tests.observability import dashboard
 from tests.observability.dashboard import ROOT
 from tests.observability.names import ALERTS, FOLDER, OF_PROMETHEUS, RULES, grouped, series, used
-from tests.test_structure import anchors
 from verify_server.access import client_limits
 from verify_server.front.server_metrics import REASONS
 

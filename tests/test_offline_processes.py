@@ -12,25 +12,13 @@ from lab.testbed.processes import Process, settings
 from lab.testbed.reference import Reference
 from opensled.cli.colour import CODES
 from opensled.models.store import model_path
-from opensled.text.tokenizer import TargetTokenizer
-from tests.fake_target import cycle
-from tests.fakes import FakeText
 from tests.gated_target import GATE, reached
+from tests.outages import LENGTH, QUESTION, expected_text
 from tests.terminal import Screen
 from tests.vt import Terminal
 
-TOKENIZER = TargetTokenizer((model_path("tiny") / "tokenizer.json").read_bytes())
-QUESTION, LENGTH = "go", 120
 STORY = [{"role": "user", "content": "Write a short story about a rabbit in the big city."}]
 MARK = f"\x1b[{CODES['guess']}m"
-
-
-def expected_text():
-    tokens = list(FakeText().encode(QUESTION))
-    start = len(tokens)
-    while len(tokens) < start + LENGTH:
-        tokens.append(cycle(tokens))
-    return TOKENIZER.decode(tokens[start:])
 
 
 def serve(gate, address="127.0.0.1:0"):

@@ -14,7 +14,7 @@ from opensled.core.trees import path_to, together
 from scheduler.estimates import DeviceBook
 from scheduler.fcfs import Fcfs
 from scheduler.goodput.policy import Goodput
-from tests.drafters_beside import Returns
+from tests.drafters_beside import EXPECTED, Returns, counted, engine
 from tests.fakes import (
     IMPATIENT,
     FakeEngine,
@@ -25,7 +25,6 @@ from tests.fakes import (
     next_token,
 )
 from tests.system import CALM, FOREVER, Answer, ask, running
-from tests.test_server_drafters import EXPECTED, counted, engine
 from verify_server.access.security import Tenants
 from verify_server.admission.session_manager import SessionLimits
 from verify_server.options.serve_config import ServeConfig

@@ -18,12 +18,10 @@ from http_api.page.views import MAX_WATCHERS
 from http_api.server import ApiServer
 from opensled.core.messages import SamplingParams
 from tests.fake_backend import WORDS, FakeBackend, chat
-from tests.http_serving import asking, fake_engine, http_serving, said
+from tests.http_serving import asking, fake_engine, http_serving, raw, said, words
 from tests.page_world import EVENTS, SWITCH, CountingView, quick_looks
 from tests.serving import finish, linked
 from tests.system import until
-from tests.test_http_front import words
-from tests.test_http_limits import raw
 from verify_server.access.client_limits import ClientLimits
 from verify_server.admission.session_manager import SessionLimits
 from verify_server.front.fleet import MAX_ROWS

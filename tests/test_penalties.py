@@ -34,7 +34,17 @@ from tests.loops import in_loop
 from tests.scores_contract import Grouped, packed
 from tests.serving import linked, serving
 from tests.system import CALM, FOREVER, ask, running
-from tests.table_target import TableDrafter, TableEngine, TreeDrafter, logits_after, reference
+from tests.table_target import (
+    CASES,
+    LENGTH,
+    PROMPT,
+    TableDrafter,
+    TableEngine,
+    TreeDrafter,
+    logits_after,
+    params_of,
+    reference,
+)
 from verify_server.admission.session_manager import SessionLimits
 from verify_server.engine.base import SampleRequest
 from verify_server.engine.numpy_scores import NumpyScores
@@ -43,25 +53,12 @@ from verify_server.options.registries import ENGINES
 from verify_server.options.serve_config import ServeConfig
 from verify_server.round.sequence import Sequence
 
-CASES = (
-    {"temperature": 0.0, "repetition_penalty": 1.6},
-    {"temperature": 0.0, "presence_penalty": 2.0, "frequency_penalty": 0.5},
-    {"temperature": 0.8, "frequency_penalty": 1.2, "seed": 5},
-    {"temperature": 1.0, "repetition_penalty": 1.3, "presence_penalty": -0.4, "min_p": 0.02, "seed": 6},
-    {"temperature": 1.3, "top_k": 20, "top_p": 0.95, "min_p": 0.05, "frequency_penalty": 2.0, "seed": 7},
-    {"temperature": 1.5, "min_p": 0.1, "seed": 8},
-)
-PROMPT, LENGTH = (3, 1, 4, 1, 5), 40
 STORM = Weather(loss=0.2, duplicate=0.1, reorder=0.2, seed=5)
 LIBRARIES = {
     "numpy": NumpyScores,
     "torch": lambda logits: TorchScores(torch.from_numpy(logits)),
     "grouped": lambda logits: Grouped(torch.from_numpy(logits)),
 }
-
-
-def params_of(case: dict, max_tokens: int = LENGTH) -> SamplingParams:
-    return SamplingParams(**case, max_tokens=max_tokens)
 
 
 @in_loop

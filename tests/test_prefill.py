@@ -18,11 +18,11 @@ from opensled.v1 import verify_pb2 as pb
 from opensled.wire import codec
 from scheduler.plan import Slice
 from tests.devices import TOKENIZER
+from tests.fake_backend import AwayBackend, ask, comments_of
 from tests.fakes import FakeEngine, continuation
 from tests.http_serving import HI, asking, http_serving
 from tests.outages import Slow, device_that_loses
 from tests.sessions import made
-from tests.test_offline_api import AwayBackend, ask, comments_of
 from tests.three_tiers import tiers
 from verify_server.kv.blocks import BlockPool, BlockTable
 from verify_server.options.serve_config import ServeConfig

@@ -11,51 +11,22 @@ from openai import BadRequestError, OpenAI
 
 from edge_client.doctor import short_answers
 from edge_client.doctor.drafting_gain import predict
-from lab.testbed.processes import Process, free_port
+from lab.testbed.processes import free_port
 from lab.testbed.reference import Reference
-from lab.training.heldout import heldout_path
 from opensled.models.store import model_path
 from tests.commands import opensled
 from tests.tiny_models import random_model
+from tests.tiny_processes import STORY, client_of, edge, prompts, serve
+from tests.tiny_processes import own_api as own_api
+from tests.tiny_processes import server as server
 
 DRAFTERS = ("lookup", "llamacpp", "onnx")
-STORY = [{"role": "user", "content": "Write a short story about a rabbit in the big city."}]
-
-
-def serve(address="127.0.0.1:0", model="tiny", *more):
-    return Process(
-        ["serve", "--model", str(model), "--listen", address, "--dtype", "float64", "--json", *more]
-    )
-
-
-def edge(server, drafter="llamacpp", more=()):
-    return Process(
-        ["edge", "--server", server, "--drafter", drafter, "--http", "127.0.0.1:0", "--threads", "1", *more]
-    )
 
 
 def generate(server, *arguments):
     done = opensled("generate", "--server", server, "--threads", "1", "--json", *arguments)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
-
-
-def client_of(edge_process) -> OpenAI:
-    return OpenAI(base_url=f"http://{edge_process.wait_ready()}/v1", api_key="none", timeout=120)
-
-
-@pytest.fixture(scope="module")
-def own_api():
-    """The address of the server's own API."""
-    return f"127.0.0.1:{free_port()}"
-
-
-@pytest.fixture(scope="module")
-def server(own_api):
-    # It waits for every draft: whether one is accepted does not hang on the speed of the machine.
-    waits = ("--policy", "fcfs", "--draft-wait", "inf")
-    with serve("127.0.0.1:0", "tiny", "--http", own_api, *waits) as process:
-        yield process.wait_ready()
 
 
 @pytest.fixture(scope="module")
@@ -84,12 +55,6 @@ def story(reference):
         return reference.generate(reference.render_chat(STORY), **params)[0]
 
     return ids
-
-
-def prompts(count):
-    items = [json.loads(line) for line in heldout_path().read_text().splitlines()]
-    singles = [item["messages"][0]["content"] for item in items if len(item.get("messages") or ()) == 1]
-    return singles[:: len(singles) // count][:count]
 
 
 @pytest.mark.parametrize("sampling", [(), ("--temperature", "0.8", "--seed", "7")], ids=["greedy", "T=0.8"])

@@ -12,12 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.drafters.none import NoneDrafter
-from edge_client.lengths.fixed import FixedLength
-from edge_client.link.remote import RemoteSession
 from edge_client.offline.modes import STALL
-from edge_client.round.drafting import DraftThread
-from edge_client.round.generate import generate
 from opensled.core.answer import PromptTokens, Task
 from opensled.core.errors import InvalidRequest, ProtocolError
 from opensled.core.messages import (
@@ -42,7 +37,7 @@ from tests.loops import in_loop
 from tests.outages import Slow, device_that_loses
 from tests.replicas import api, until_ready
 from tests.sessions import changed, made
-from tests.system import running
+from tests.system import running, through
 from tests.three_tiers import tiers
 from verify_server.kv.blocks import BlockPool, BlockTable
 from verify_server.riders.prompt_logprobs import CHUNK_LOGITS, PromptLogprobs
@@ -279,24 +274,6 @@ async def test_links_of_any_weather_tell_each_token_once(seed):
 
 
 # -- other ways ---------------------------------------------------------------------------------------------
-
-
-async def through(network, open, lost_at=0):
-    """([tokens of the prompt], ids of the answer) of a device that drafts nothing; `open`: what it asks for."""
-    session, tokens = RemoteSession(network.connect, open, IMPATIENT), []
-    thread = DraftThread(NoneDrafter(), FixedLength(4))
-
-    def hear(prefill):
-        tokens.extend(prefill.tokens)
-
-    session.hear_prefill = hear
-    try:
-        await session.open()
-        async for _ in generate(session, thread, open.params):
-            pass
-        return tokens, session.truth.generated
-    finally:
-        thread.close()
 
 
 @pytest.mark.parametrize("params", [FEW, NONE])

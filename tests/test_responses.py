@@ -1,31 +1,16 @@
 """POST /v1/responses: what is asked of the server, and the answer, whole and event by event."""
 
 import json
-from functools import cache
 
-import jsonschema
 import pytest
-from openai.types.responses import Response, ResponseStreamEvent
-from pydantic import TypeAdapter
 
-from http_api.openapi import description
 from opensled.core.errors import InvalidRequest, Overloaded, Unreachable
 from opensled.core.messages import ChatMessage, ToolCall
 from tests.fake_backend import STATS, WORDS, FakeBackend, call, chat, refusal
+from tests.response_cases import CLOCK, FORM, LAMP, LOGPROBS, ask, conforms
 
-PATH = "/v1/responses"
-SCHEMA = {"type": "object", "properties": {"on": {"type": "boolean"}}}
-LAMP = {"type": "function", "name": "lamp", "description": "a lamp", "parameters": SCHEMA, "strict": True}
-CLOCK = {"type": "function", "name": "clock"}
-FORM = {"type": "json_schema", "name": "a", "schema": SCHEMA}
-LOGPROBS = "message.output_text.logprobs"
 ARGUMENTS = '{"on": true}'
 CALLS = ("Let me see.\n", '<tool_call>\n{"name": "lamp", "argu', f'ments": {ARGUMENTS}}}\n</tool_call>')
-
-
-def ask(backend, value="Hi", **fields):
-    body = json.dumps({"model": "tiny", "input": value, **fields}).encode()
-    return call(backend, PATH, content=body)
 
 
 def told(response):
@@ -42,21 +27,6 @@ def told(response):
 
 def kinds(events):
     return [event["type"].removeprefix("response.") for event in events]
-
-
-@cache
-def readers(name):
-    """The device's own description of a kind of object, and the official client's type."""
-    document = description(FakeBackend().info)
-    schema = {**document["components"]["schemas"][name], "components": document["components"]}
-    kind = Response if name == "Response" else ResponseStreamEvent
-    return jsonschema.Draft202012Validator(schema), TypeAdapter(kind)
-
-
-def conforms(value, name):
-    described, typed = readers(name)
-    described.validate(value)
-    typed.validate_python(value)
 
 
 def without_ids(response):

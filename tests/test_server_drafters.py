@@ -10,7 +10,7 @@ from edge_client.drafters.none import NoneDrafter
 from opensled.core.errors import UsageError, VocabularyMismatch
 from opensled.core.messages import DraftBlock, DraftToken
 from scheduler.fcfs import Fcfs
-from tests.drafters_beside import Broken, Returns
+from tests.drafters_beside import EXPECTED, FOUR, PROMPT, Broken, Returns, counted, engine
 from tests.fakes import (
     IMPATIENT,
     VOCAB,
@@ -21,8 +21,7 @@ from tests.fakes import (
     continuation,
     next_token,
 )
-from tests.loops import in_loop
-from tests.system import CALM, ask, running, until
+from tests.system import ask, running, until
 from verify_server.drafting.cacheback import ServerTables
 from verify_server.drafting.choice import drafting_of
 from verify_server.drafting.lookup import ServerLookup
@@ -32,9 +31,6 @@ from verify_server.options.serve_config import ServeConfig
 from verify_server.round.drafter import Ask, Proposal, ServerDrafter
 from verify_server.round.loaded_model import ServedModel
 
-PROMPT = [3, 1, 4, 1, 5]
-EXPECTED = tuple(continuation(PROMPT, 40))
-FOUR = Fcfs(float("inf"), 4)
 STORM = Weather(loss=0.3, duplicate=0.1, reorder=0.2, seed=7)
 
 
@@ -48,30 +44,8 @@ def often_right(context: Sequence[int]) -> int:
     return next_token(context) if len(context) % 5 else 1 + next_token(context) % 40
 
 
-def engine(**options) -> FakeEngine:
-    return FakeEngine(num_blocks=400, **options)
-
-
 def tables() -> ServerTables:
     return ServerTables(None, ServedModel("fake", engine(), FakeText()))
-
-
-@in_loop
-async def counted(
-    drafter: ServerDrafter,
-    target: FakeEngine,
-    prompts=(PROMPT,),
-    device=NoneDrafter,
-    policy=FOUR,
-    patience=CALM,
-    **options,
-):
-    """The answers, and what the server counted."""
-    async with running(target, drafter=drafter, policy=policy, **options) as network:
-        answers = await asyncio.gather(
-            *[ask(network, prompt, device(), patience=patience) for prompt in prompts]
-        )
-        return [answer.tokens for answer in answers], network.manager.loop.machine.stats
 
 
 def perfect() -> ServerModel:

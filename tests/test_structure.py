@@ -20,6 +20,7 @@ from opensled.cli.main import CONFIGS, VERBS, _parser
 from opensled.models.store import model_path
 from tests.commands import opensled
 from tests.drafter_contract import DrafterContract
+from tests.home_page import anchors
 
 ROOT = Path(__file__).parents[1]
 STRUCTURE = (ROOT / "docs/structure.md").read_text()
@@ -108,12 +109,6 @@ def test_every_flag_of_the_readme_exists(flag):
     assert flag in {
         known for verb in VERBS for item in config.options(CONFIGS.get(verb)) for known in item.flags
     }
-
-
-def anchors(page: Path) -> set[str]:
-    """The anchors that GitHub makes of a page's headings."""
-    titles = re.findall(r"^#+ (.*)$", page.read_text(), re.M)
-    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 LINKS = [(page, link) for page in PAGES for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text())]

@@ -12,8 +12,8 @@ from scheduler.plan import Slice
 from tests.fakes import FakeEngine, FakeText, Silent, continuation
 from tests.loops import in_loop
 from tests.rounds import end
+from tests.sessions import Pressed
 from tests.system import ask, running
-from tests.test_kv_pressure import Pressed
 from verify_server.engine.llamacpp import llama_engine as llamacpp
 from verify_server.engine.torch import torch_engine
 from verify_server.round.session import Session

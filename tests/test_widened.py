@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +10,14 @@ import pytest
 from edge_client.device.config import DeviceConfig
 from edge_client.device.drafter_choice import FittingFactory
 from edge_client.drafters import llamacpp
-from lab.training.export_gguf import write_gguf
 from opensled.core.errors import ModelError, UnsupportedModel, UsageError
 from opensled.models import derived, llama_api, widened
 from opensled.models.gguf_file import read_head
 from opensled.models.llama import LlamaModel
 from opensled.models.store import cache_folder, model_path
 from tests.tiny_drafts import tiny_info, tiny_tokenizer
+from tests.tiny_gguf import source as source
+from tests.tiny_gguf import stored as stored
 from verify_server.engine.llamacpp import agreement
 from verify_server.engine.llamacpp.agreement import Agreement
 from verify_server.engine.torch.gguf_model import _values
@@ -33,18 +33,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Of this user, and empty."""
     monkeypatch.setenv("OPENSLED_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache" / "widened"
-
-
-@pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("stored") / "tiny-q8_0.gguf"
-    write_gguf(model_path("tiny"), path, "Q8_0")
-    return path
-
-
-@pytest.fixture
-def source(stored: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copy(stored, tmp_path / "tiny-q8_0.gguf"))
 
 
 def kinds(path: Path) -> set[int]:

@@ -9,7 +9,7 @@ import pytest
 
 from lab.benchmarks.attacks import frames
 from lab.benchmarks.attacks.__main__ import QUICK, main
-from lab.benchmarks.attacks.connection import Connection, Lost, Peer
+from lab.benchmarks.attacks.connection import Connection, Peer
 from lab.benchmarks.attacks.document import document, table
 from lab.benchmarks.attacks.kinds import ATTACKS
 from lab.benchmarks.attacks.measured import Outcome, Windows
@@ -17,11 +17,9 @@ from lab.benchmarks.attacks.victim import Arrival, Record
 from lab.benchmarks.program import SPAWN
 from opensled.core.errors import UsageError
 from tests.loops import in_loop
-from tests.serving import finish, linked, serving
-from verify_server.access.security import Tenants
+from tests.serving import TENANTS, again, finish, linked, serving
 from verify_server.admission.session_manager import SessionLimits
 
-TENANTS = Tenants((("a good token", "attacker"), ("another token", "victim")))
 ENOUGH = 1  # units that an attack does before it is stopped
 
 
@@ -37,14 +35,6 @@ async def attacked(name: str) -> Counter[str]:
         async with linked(address, token="another token") as link:
             assert len((await finish(link))[1]) == 20
         return tally
-
-
-def again(work, peer, running, tally):
-    while running():
-        try:
-            work(peer, running, tally)
-        except (Lost, OSError):
-            tally["lost"] += 1
 
 
 @pytest.mark.parametrize("name", ATTACKS)
