@@ -80,14 +80,19 @@ class FakeBackend:
 
 
 @in_loop
-async def call(
+async def through(app, method, path, base_url="http://edge", **request):
+    """One request through an app without a socket."""
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url=base_url) as client:
+        return await client.request(method, path, **request)
+
+
+def call(
     backend, path="/v1/chat/completions", body=None, method="POST", content=None, headers=None, lenient=False
 ):
-    """One request through the app without a socket."""
-    transport = httpx.ASGITransport(build_app(backend, lenient=lenient), raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://edge") as client:
-        kind = {"json": body} if content is None else {"content": content}
-        return await client.request(method, path, headers=headers, **kind if method == "POST" else {})
+    kind = {"json": body} if content is None else {"content": content}
+    sent = kind if method == "POST" else {}
+    return through(build_app(backend, lenient=lenient), method, path, headers=headers, **sent)
 
 
 def chat(**fields):
@@ -128,11 +133,8 @@ class AwayBackend(FakeBackend):
         yield Chunk("", (9,), "eos", stats, origins=("server",))
 
 
-@in_loop
-async def post(backend, path, body, heartbeat=0.05):
-    transport = httpx.ASGITransport(build_app(backend, heartbeat=heartbeat))
-    async with httpx.AsyncClient(transport=transport, base_url="http://edge") as client:
-        return await client.post(path, json=body)
+def post(backend, path, body, heartbeat=0.05):
+    return through(build_app(backend, heartbeat=heartbeat), "POST", path, json=body)
 
 
 def ask(backend, heartbeat=0.05, **fields):

@@ -6,8 +6,6 @@ import json
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-import httpx
-
 from edge_client.device.config import EdgeConfig
 from edge_client.device.page_view import DeviceView
 from http_api.app import build_app
@@ -18,10 +16,9 @@ from opensled.core.answer import Chunk
 from opensled.core.errors import NotFound
 from opensled.text.answer_text import AnswerText
 from tests.devices import device_on
-from tests.fake_backend import STATS, FakeBackend
+from tests.fake_backend import STATS, FakeBackend, through
 from tests.fake_target import _Text
 from tests.gated_target import SlowEngine
-from tests.loops import in_loop
 from tests.serving import GREEDY, serving
 
 HTML = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
@@ -72,13 +69,10 @@ class SpeakingBackend(FakeBackend):
         yield Chunk(text.end()[1], (), self.reason, STATS)
 
 
-@in_loop
-async def request(method, path, view=None, backend=None, access=Access(), ending=None, **options):
+def request(method, path, view=None, backend=None, access=Access(), ending=None, **options):
     """One request through the app without a socket; not for a stream without end."""
     app = build_app(backend or FakeBackend(), access, ending, view=view or CountingView())
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8411") as client:
-        return await client.request(method, path, **options)
+    return through(app, method, path, "http://127.0.0.1:8411", **options)
 
 
 def quick_looks(monkeypatch, period=0.01):

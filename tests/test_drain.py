@@ -116,7 +116,7 @@ def test_an_idle_server_is_gone_at_once(server):
     assert server.process.wait(20) == 0
 
 
-def test_what_never_ends_does_not_hold_up_the_end(server, tmp_path):
+async def test_what_never_ends_does_not_hold_up_the_end(server, tmp_path):
     """A step, and a tokenizer at another server; they are waited for side by side."""
     entered = tmp_path / "entered"
     arguments = ("serve", "--engine", "tests.stuck_target:load", "--listen", "127.0.0.1:0")
@@ -138,12 +138,9 @@ def test_what_never_ends_does_not_hold_up_the_end(server, tmp_path):
             await until(entered.exists)
             await ended_by_two_signals(process, "a tokenizer")
 
-    async def scenario(process):
-        await asyncio.gather(step(), tokenizer(process))
-
     with Process(arguments, isolated=True, environment={ENTERED: str(entered)}) as process:
         process.wait_ready()
-        asyncio.run(scenario(process))
+        await asyncio.gather(step(), tokenizer(process))
 
 
 @pytest.fixture
@@ -233,7 +230,7 @@ CUT = {  # by path: the request, and where its last object says that the answer 
 }
 
 
-def test_answers_over_http_that_take_longer_end_with_the_text_so_far(servers):
+async def test_answers_over_http_that_take_longer_end_with_the_text_so_far(servers):
     """They had ended with a 503, or with an error in the stream."""
     http = f"127.0.0.1:{free_port()}"
     (leaving,) = servers(("--drain", "0.3", "--http", http))
@@ -245,21 +242,17 @@ def test_answers_over_http_that_take_longer_end_with_the_text_so_far(servers):
             begun.release()
             return (await response.aread()).decode().replace('": ', '":')
 
-    async def scenario():
-        begun = asyncio.Semaphore(0)
-        async with httpx.AsyncClient(base_url=f"http://{http}", timeout=60) as client:
-            cases = [
-                (path, stream) for stream in (False, True) for path in CUT if stream or path != "/page/chat"
-            ]
-            asked = [asyncio.ensure_future(answered(client, *case, begun)) for case in cases]
-            for _ in CUT:  # all streams
-                await begun.acquire()
-            leaving.process.send_signal(signal.SIGTERM)
-            return zip(cases, await asyncio.gather(*asked), strict=True)
-
+    begun = asyncio.Semaphore(0)
+    async with httpx.AsyncClient(base_url=f"http://{http}", timeout=60) as client:
+        cases = [(path, stream) for stream in (False, True) for path in CUT if stream or path != "/page/chat"]
+        asked = [asyncio.ensure_future(answered(client, *case, begun)) for case in cases]
+        for _ in CUT:  # all streams
+            await begun.acquire()
+        leaving.process.send_signal(signal.SIGTERM)
+        answers = zip(cases, await asyncio.gather(*asked), strict=True)
     target = _Text()
     whole = TargetTokenizer(target.tokenizer_json).decode(expected(target.encode("Hi"), LONG.max_tokens))
-    for (path, stream), told in asyncio.run(scenario()):
+    for (path, stream), told in answers:
         assert CUT[path][1] in told and "error" not in told.replace('"error":null', ""), (
             path,
             stream,

@@ -50,10 +50,10 @@ async def test_the_text_is_the_top_targets(share, weather):
 
 @pytest.mark.long
 @pytest.mark.parametrize("share", [0.0, 0.05, 0.2, 0.5, 1.0])
-def test_twenty_thousand_tokens_in_storms(share):
+async def test_twenty_thousand_tokens_in_storms(share):
     """Five of these are 100,000 tokens."""
-
-    async def scenario(seed):
+    counted: list[int] = []
+    for seed in range(1, 8):
         storm = replace(STORM, seed=seed)
         top, middle = FakeEngine(num_blocks=1000), FakeEngine(num_blocks=1000, target=errs(share, seed))
         async with tiers(top, middle, weather=storm, above=storm) as (network, _, _):
@@ -62,10 +62,6 @@ def test_twenty_thousand_tokens_in_storms(share):
             for prompt, answer in zip(prompts, await asyncio.gather(*asked), strict=True):
                 assert list(answer.tokens) == continuation(prompt, 120)
                 counted.append(len(answer.tokens))
-
-    counted: list[int] = []
-    for seed in range(1, 8):
-        asyncio.run(scenario(seed))
     assert sum(counted) == 7 * 24 * 120
 
 
@@ -346,12 +342,10 @@ def ending(place, **more):
     return FakeEngine(facts={"eos_ids": (EOS, TEXT[place])}, **more)
 
 
-def answer(top, middle):
-    async def scenario():
-        async with tiers(top, middle) as (network, _, _):
-            return await ask(network, SHORT, OracleDrafter(0.7), GREEDY, patience=IMPATIENT)
-
-    return asyncio.run(asyncio.wait_for(scenario(), 60))
+@in_loop
+async def answer(top, middle):
+    async with asyncio.timeout(60), tiers(top, middle) as (network, _, _):
+        return await ask(network, SHORT, OracleDrafter(0.7), GREEDY, patience=IMPATIENT)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])

@@ -3,7 +3,6 @@
 import json
 from functools import cache
 
-import httpx
 import jsonschema
 import pytest
 
@@ -17,8 +16,7 @@ from opensled.core.answer import Chunk
 from opensled.core.errors import EngineError, InvalidRequest, Overloaded, Unreachable
 from opensled.core.images import ImageFacts, TurnImage
 from opensled.core.messages import Guide, Tool
-from tests.fake_backend import STATS, WORDS, FakeBackend, call
-from tests.loops import in_loop
+from tests.fake_backend import STATS, WORDS, FakeBackend, call, through
 from tests.message_cases import FORM, HI, IGNORED, LAMP, REFUSED, TURNS, called, text, user
 from tests.vision_world import DATA, TEXT
 
@@ -162,14 +160,6 @@ def described(name):
     document = description(FakeBackend().info)
     schema = {**document["components"]["schemas"][name], "components": document["components"]}
     return jsonschema.Draft202012Validator(schema)
-
-
-@in_loop
-async def through(app, method, path, **request):
-    """One request to an ASGI application."""
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://edge") as client:
-        return await client.request(method, path, **request)
 
 
 def told(response):

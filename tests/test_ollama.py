@@ -16,8 +16,7 @@ from opensled.core.answer import Chunk
 from opensled.core.errors import EngineError, InvalidRequest, Overloaded, Unreachable
 from opensled.core.messages import ChatMessage, Tool, ToolCall
 from opensled.text.call_forms import TAGGED
-from tests.fake_backend import HELLO, STATS, WORDS, FakeBackend, call, chat
-from tests.loops import in_loop
+from tests.fake_backend import HELLO, STATS, WORDS, FakeBackend, call, chat, through
 from tests.ollama_bodies import CHATS, TURN_ON, WEBUI_GENERATE, WEBUI_UNLOAD
 
 TEXT = "".join(WORDS)
@@ -295,17 +294,10 @@ class AwayBackend(FakeBackend):
         yield self._chunk("", 0, top, self.reason, STATS)
 
 
-def streamed(app):
-    async def request():
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://edge") as client:
-            return await client.post("/api/chat", json=chat())
-
-    return lines(asyncio.run(request()))
-
-
 @pytest.mark.parametrize(("heartbeat", "beats"), [(0.001, 2), (0, 0)])
 def test_a_waiting_stream_sends_empty_lines_of_json(heartbeat, beats):
-    *pieces, last = streamed(build_app(AwayBackend(), heartbeat=heartbeat))
+    app = build_app(AwayBackend(), heartbeat=heartbeat)
+    *pieces, last = lines(through(app, "POST", "/api/chat", json=chat()))
     assert [piece["message"]["content"] for piece in pieces] == ["Hello", *[""] * beats] and last["done"]
 
 
@@ -318,11 +310,8 @@ async def test_an_ending_device_ends_the_answer():
     assert "shutting down" in lines(response)[-1]["error"] and closed == 1
 
 
-@in_loop
-async def get(path, access=Access(), method="GET", **headers):
-    app = build_app(FakeBackend(), access)
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://edge") as client:
-        return await client.request(method, path, headers=headers)
+def get(path, access=Access(), method="GET", **headers):
+    return through(build_app(FakeBackend(), access), method, path, headers=headers)
 
 
 def test_what_clients_probe():

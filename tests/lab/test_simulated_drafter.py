@@ -251,13 +251,10 @@ def test_a_server_process_is_told_of_its_drafter():
     assert none[none.index("--server-drafter") + 1] == "none"
 
 
-def test_without_a_recording_an_emulated_server_has_no_draft():
-    async def scenario() -> None:
+async def test_without_a_recording_an_emulated_server_has_no_draft():
+    with pytest.raises(UsageError, match="nothing is recorded"):
         async with serving(fleet("opensled").server):
             raise AssertionError("it must not start")
-
-    with pytest.raises(UsageError, match="nothing is recorded"):
-        asyncio.run(scenario())
 
 
 @pytest.mark.long
