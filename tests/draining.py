@@ -60,3 +60,9 @@ async def until_not_serving(address):
             with contextlib.suppress(grpc.aio.AioRpcError):
                 reply = await stub.Check(health_pb2.HealthCheckRequest(), wait_for_ready=True)
                 status = reply.status
+
+
+@pytest.fixture
+def gate(tmp_path):
+    """The file whose existence lets answers go on that hang at position STOP_AT."""
+    return tmp_path / "gate"

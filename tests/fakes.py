@@ -23,6 +23,7 @@ from opensled.core.messages import (
 from opensled.core.sampling import Sampler
 from opensled.text.call_forms import BARE
 from opensled.wire import codec
+from tests.loops import cancelled
 from verify_server.access.client_limits import ClientLimits
 from verify_server.access.clients import Client, Clients, StreamAccount
 from verify_server.access.security import Tenants
@@ -291,9 +292,7 @@ class MemoryNetwork:
     async def close(self) -> None:
         for stream in self.streams:
             await stream.close()
-        for task in self.tasks:
-            task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await cancelled(*self.tasks)
 
     def deliver(self, queue: asyncio.Queue, message) -> None:
         """Put a message into a queue, weather permitting."""

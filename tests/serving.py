@@ -15,6 +15,7 @@ from opensled.core.messages import Failure, Open, Prefill, SamplingParams, Verdi
 from opensled.wire import codec
 from scheduler.fcfs import Fcfs
 from tests.fakes import FakeEngine, FakeText
+from tests.loops import cancelled
 from tests.rounds import looping
 from verify_server.access.client_limits import ClientLimits, message_bytes
 from verify_server.access.security import Tenants
@@ -65,8 +66,7 @@ async def serving(
             yield manager, f"127.0.0.1:{port}"
     finally:
         await server.stop(None)
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        await cancelled(running)
         loop.close()
 
 

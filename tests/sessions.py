@@ -161,3 +161,22 @@ class Pressed:
             )
             assert session.sequence.finish_reason == "length"
             assert answer == continuation(prompt, len(answer))
+
+
+class Crank:
+    """One engine and its memory; the hand that turns the crank."""
+
+    def __init__(self):
+        self.engine, self.opened = FakeEngine(num_blocks=32), 0
+        self.pool = BlockPool(32, self.engine.block_size, prefix_key=b"a secret of this test")
+
+    def session(self, prompt, max_tokens=20, riders=()):
+        self.opened += 1
+        session = made(self.opened, prompt, max_tokens, BlockTable(self.pool), riders=riders)
+        session.attach(len(prompt))
+        return session
+
+    def step(self, session, tokens, decide=False):
+        item = session.plan(session.limit_slice(Slice(session.id, tokens, decide)), 0.0)
+        session.commit(item, run_step(self.engine, [item])[0], 1.0)
+        return item

@@ -17,6 +17,7 @@ from opensled.core.messages import Open, SamplingParams
 from scheduler.fcfs import Fcfs
 from scheduler.plan import SchedulingPolicy
 from tests.fakes import IMPATIENT, FakeText, MemoryNetwork, Weather
+from tests.loops import cancelled
 from tests.rounds import looping
 from verify_server.admission.session_manager import SessionLimits, SessionManager
 from verify_server.round.draft_stage import DraftStage
@@ -83,8 +84,7 @@ async def running(
             assert not serving.done(), serving.result()
             await asyncio.sleep(0.001)
     finally:
-        serving.cancel()
-        await asyncio.gather(serving, return_exceptions=True)
+        await cancelled(serving)
         loop.close()
 
 

@@ -18,6 +18,7 @@ from opensled.core.errors import Overloaded, ProtocolError, Unreachable
 from opensled.core.messages import Cancel, Open
 from opensled.v1 import verify_pb2 as pb
 from opensled.wire import codec
+from tests.loops import cancelled
 from tests.serving import PROMPT, handling, linked, serving
 
 NAN = float("nan")
@@ -55,8 +56,7 @@ async def test_a_stream_that_is_closed_leaves_no_write_behind():
         stream = link.connect()
         sending = asyncio.ensure_future(stream.send(Open((1,))))
         await asyncio.sleep(0)
-        sending.cancel()
-        await asyncio.gather(sending, return_exceptions=True)
+        await cancelled(sending)
         before = asyncio.all_tasks()
         await stream.close()
         assert not [task for task in before if "GrpcStream._write" in repr(task) and not task.done()]

@@ -17,6 +17,7 @@ from opensled.core.messages import Moved, Open, Opened, SamplingParams, Verdict
 from opensled.text.tokenizer import TargetTokenizer
 from tests.balancer import balancer
 from tests.draining import PARAMS, PROMPT, SERVE, hanging, refused, rest, until_not_serving
+from tests.draining import gate as gate
 from tests.fake_target import _Text, cycle
 from tests.gated_target import GATE, STOP_AT
 from tests.serving import linked
@@ -25,12 +26,6 @@ from tests.system import until
 from verify_server.front.draining import EXIT_SECONDS
 
 LONG = SamplingParams(temperature=0, max_tokens=500)  # at least 2 s
-
-
-@pytest.fixture
-def gate(tmp_path):
-    """The file whose existence lets answers go on that hang at position STOP_AT."""
-    return tmp_path / "gate"
 
 
 @pytest.fixture

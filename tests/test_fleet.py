@@ -17,6 +17,7 @@ from opensled.metrics.scrape import scrape
 from scheduler.goodput.policy import Goodput
 from tests.fakes import FakeEngine, OracleDrafter, continuation
 from tests.gated_target import SlowEngine
+from tests.loops import cancelled
 from tests.pace import units
 from tests.serving import GREEDY, PROMPT, finish, linked, serving
 from tests.system import ask, until
@@ -59,9 +60,7 @@ async def answering(address, *devices):
     try:
         yield tasks
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancelled(*tasks)
 
 
 # -- what is told -------------------------------------------------------------------------------------------------

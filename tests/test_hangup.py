@@ -14,16 +14,11 @@ from edge_client.terminal.chat import Runner
 from lab.testbed.processes import Process
 from opensled.process import ending
 from tests.draining import PARAMS, PROMPT, SERVE, hanging, refused, rest, until_not_serving
+from tests.draining import gate as gate
 from tests.fake_target import cycle
 from tests.gated_target import GATE
 from tests.serving import linked
 from tests.system import until
-
-
-@pytest.fixture
-def gate(tmp_path):
-    """The file whose existence lets answers go on that hang in their midst."""
-    return tmp_path / "gate"
 
 
 def whole():

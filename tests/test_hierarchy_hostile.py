@@ -13,7 +13,7 @@ from opensled.core.errors import InvalidRequest, OpenSledError, ProtocolError, T
 from opensled.core.messages import Failure, Limits, Open, Opened, SamplingParams, Verdict
 from opensled.wire import codec
 from tests.fakes import EOS, VOCAB, FakeEngine, OracleDrafter, continuation
-from tests.loops import in_loop
+from tests.loops import cancelled, in_loop
 from tests.system import ask, until
 from tests.three_tiers import errs, tiers
 
@@ -199,8 +199,7 @@ async def test_a_server_that_says_nothing_has_no_more_vetted_than_two_blocks():
         [silent] = [each for each in relay.manager.remembered if not each.sequence.over]
         way, step = relay.upstream, relay.manager.limits.max_draft + 1
         assert way.ahead <= len(silent.sequence.truth.vetted) < way.ahead + step
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
+        await cancelled(waiting)
 
 
 async def test_a_device_that_knows_more_than_is_confirmed_begins_anew():

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.loops import cancelled
 from tests.serving import PROMPT
 from tests.three_tiers import EXPECTED, QUICK, TASK, device, ids_of, read, three
 
@@ -29,8 +30,7 @@ class Nemesis:
 
     async def _kill_device(self):
         victim = self._random.choice(sorted(self._readers, key=id))
-        victim.cancel()
-        await asyncio.gather(victim, return_exceptions=True)
+        await cancelled(victim)
 
     async def _kill(self, network):
         await network.lose()

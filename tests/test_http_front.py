@@ -14,6 +14,7 @@ from opensled.core.errors import OpenSledError, Overloaded, UsageError
 from opensled.core.messages import Open
 from tests.certificates import AUTHORITY, HERE, issued, written
 from tests.http_serving import CONFIG, HI, asking, fake_engine, http_serving, of_tenants, said, words
+from tests.loops import cancelled
 from tests.scraping import samples
 from tests.serving import GREEDY, finish, linked
 from tests.system import until
@@ -149,8 +150,7 @@ async def test_the_waiting_room_has_so_many_chairs_and_who_leaves_gives_one_back
     await asyncio.sleep(0)
     with pytest.raises(Overloaded):
         await wait()
-    first.cancel()  # its client has left
-    await asyncio.gather(first, return_exceptions=True)
+    await cancelled(first)  # its client has left
     second = asyncio.ensure_future(wait())
     await asyncio.sleep(0)
     assert not second.done()

@@ -12,6 +12,7 @@ import pytest
 from http_api.bodies import MAX_CHAT_BODY
 from tests.fake_target import cycle
 from tests.http_serving import HI, asking, fake_engine, http_serving, raw, said
+from tests.loops import cancelled
 from tests.system import until
 from verify_server.access.client_limits import ClientLimits, Rate
 from verify_server.admission.session_manager import SessionLimits
@@ -127,9 +128,7 @@ async def test_large_bodies_may_not_fill_the_memory_together():
         answers = [asyncio.ensure_future(send(end)) for end in ends]
         done, _ = await asyncio.wait(answers, timeout=20, return_when=asyncio.FIRST_COMPLETED)
         assert done and next(iter(done)).result().startswith(b"HTTP/1.1 429 ")
-        for answer in answers:
-            answer.cancel()
-        await asyncio.gather(*answers, return_exceptions=True)
+        await cancelled(*answers)
         for end in ends:
             await end.__aexit__(None, None, None)
 

@@ -11,15 +11,12 @@ import pytest
 
 from opensled.core.errors import InvalidRequest, MissingImage, Overloaded
 from opensled.core.images import Image, digest_of
+from tests.loops import cancelled
 from tests.vision_models import picture
+from tests.vision_world import image
 from verify_server.vision.image_store import ImageStore
 
 ROW_BYTES = 100
-
-
-def image(seed: int) -> Image:
-    data = picture(seed)
-    return Image(digest_of(data), data)
 
 
 class Eyes:
@@ -48,8 +45,7 @@ async def test_a_device_that_goes_in_the_middle_finds_its_picture_when_it_comes_
     with closing(ImageStore(eyes)) as store:
         gone = asyncio.ensure_future(store.look_up(image(1), "kitchen"))
         await asyncio.sleep(0.01)
-        gone.cancel()
-        await asyncio.gather(gone, return_exceptions=True)
+        await cancelled(gone)
         await store.look_up(image(1), "kitchen")
     assert eyes.looked == 1
 
@@ -108,7 +104,5 @@ async def test_a_flood_of_pictures_of_one_tenant_leaves_another_its_thread():
         await store.look_up(image(99), "kitchen")
         waited = time.monotonic() - began
         done = sum(each.done() for each in flood)
-        for each in flood:
-            each.cancel()
-        await asyncio.gather(*flood, return_exceptions=True)
+        await cancelled(*flood)
     assert done < 15 and waited < 1.5, "one thread of two is the most that a tenant has"

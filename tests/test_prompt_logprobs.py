@@ -36,10 +36,9 @@ from tests.hypothesis_profiles import tried
 from tests.loops import in_loop
 from tests.outages import Slow, device_that_loses
 from tests.replicas import api, until_ready
-from tests.sessions import changed, made
+from tests.sessions import Crank, changed
 from tests.system import running, through
 from tests.three_tiers import tiers
-from verify_server.kv.blocks import BlockPool, BlockTable
 from verify_server.riders.prompt_logprobs import CHUNK_LOGITS, PromptLogprobs
 from verify_server.round.machine import StepMachine
 from verify_server.round.outbox import MAX_UNREAD
@@ -61,26 +60,16 @@ def told(tokens):
     return [token.id for token in tokens], [token.rank for token in tokens]
 
 
-class Server:
-    """One engine and its memory; the hand that turns the crank."""
+class Server(Crank):
+    """Its sessions tell the log-probabilities of their prompts."""
 
     def __init__(self, vocab_size=2000):
-        self.engine, self.vocab_size = FakeEngine(num_blocks=32), vocab_size
-        self.pool = BlockPool(32, 4, prefix_key=b"a secret of this test")
-        self.opened = 0
+        super().__init__()
+        self.vocab_size = vocab_size
 
     def session(self, prompt=PROMPT, count=1, max_tokens=20):
-        self.opened += 1
         riders = () if count is None else (PromptLogprobs(prompt, count, self.vocab_size),)
-        session = made(self.opened, prompt, max_tokens, BlockTable(self.pool), riders=riders)
-        session.attach(len(prompt))
-        return session
-
-    def step(self, session, tokens, decide=False):
-        piece = session.limit_slice(Slice(session.id, tokens, decide))
-        item = session.plan(piece, 0.0)
-        session.commit(item, run_step(self.engine, [item])[0], 1.0)
-        return item
+        return super().session(prompt, max_tokens, riders)
 
 
 def heard(messages, length=len(PROMPT)):

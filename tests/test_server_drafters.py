@@ -21,6 +21,7 @@ from tests.fakes import (
     continuation,
     next_token,
 )
+from tests.loops import cancelled
 from tests.system import ask, running, until
 from verify_server.drafting.cacheback import ServerTables
 from verify_server.drafting.choice import drafting_of
@@ -262,5 +263,4 @@ async def test_a_verdict_leaves_before_the_server_drafts():
         assert not session.sequence.memory.blocks and not drafter.blank
         drafter.go_on.set()
         await until(lambda: drafter.blank)
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
+        await cancelled(asking)

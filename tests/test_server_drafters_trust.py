@@ -15,7 +15,7 @@ from scheduler.fcfs import Fcfs
 from scheduler.goodput.policy import Goodput
 from tests.drafters_beside import Returns
 from tests.fakes import FakeEngine, FakeText, continuation
-from tests.loops import in_loop
+from tests.loops import cancelled, in_loop
 from tests.system import ask, running
 from verify_server.drafting import cacheback
 from verify_server.drafting.cacheback import ServerTables
@@ -208,9 +208,7 @@ async def test_what_sessions_leave_is_forgotten(make):
     async with running(engine(), drafter=drafter, policy=FOUR) as network:
         asking = [asyncio.ensure_future(ask(network, prompt, NoneDrafter())) for prompt in PROMPTS * 4]
         await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
-        for task in asking:
-            task.cancel()
-        await asyncio.gather(*asking, return_exceptions=True)
+        await cancelled(*asking)
         for session in network.manager.remembered:
             network.manager.forget(session)
         await ask(network, PROMPTS[0], NoneDrafter(), SHORT)

@@ -25,6 +25,7 @@ from tests.fakes import (
     continuation,
     next_token,
 )
+from tests.loops import cancelled
 from tests.outages import INFO, Outages
 from tests.rounds import looping
 from tests.serving import PROMPT
@@ -97,8 +98,7 @@ async def relaying(
             await asyncio.sleep(0.001)
         await relay.stop()
     finally:
-        serving.cancel()
-        await asyncio.gather(serving, return_exceptions=True)
+        await cancelled(serving)
         relay.manager.close()
 
 

@@ -15,7 +15,7 @@ from tests.fake_target import cycle
 from tests.fakes import OracleDrafter
 from tests.gated_target import SlowEngine
 from tests.http_serving import CONFIG, http_serving
-from tests.loops import in_loop
+from tests.loops import cancelled, in_loop
 from tests.page_world import quick_looks
 from tests.serving import linked
 from tests.system import ask
@@ -39,8 +39,7 @@ async def target(tmp_path):
         kind = SimpleNamespace(http=True, replicas=0)
         yield SimpleNamespace(http=address, operator="operator", kind=kind, parts={})
         assert not asking.done()
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
+        await cancelled(asking)
 
 
 @in_loop
