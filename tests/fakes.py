@@ -14,12 +14,7 @@ from dataclasses import dataclass, field, replace
 from edge_client.drafters.base import Drafter, DrafterFactory
 from edge_client.link.remote import RetryPolicy
 from opensled.core.errors import NonFiniteLogits, Unreachable
-from opensled.core.messages import (
-    ClientMessage,
-    DraftToken,
-    SamplingParams,
-    ServerMessage,
-)
+from opensled.core.messages import ClientMessage, DraftToken, SamplingParams, ServerMessage
 from opensled.core.sampling import Sampler
 from opensled.text.call_forms import BARE
 from opensled.wire import codec

@@ -13,6 +13,7 @@ from opensled.core.messages import SamplingParams
 from opensled.core.noise import noise_key
 from opensled.core.sampling import Sampler
 from tests.drafter_contract import BLOCK, DrafterContract, ids, pull
+from tests.fakes import Made
 from tests.tiny_drafts import TEXT, TINY_DRAFT, ToyDrafter, tiny_tokenizer
 
 ACCELERATED = "accelerated:llamacpp"
@@ -63,13 +64,7 @@ class TestAccelerated(DrafterContract):
     @pytest.fixture(scope="class")
     @classmethod
     def factory(cls):
-        class Factory:
-            name = "accelerated toy"
-
-            def create(self):
-                return AcceleratedDrafter(ToyModel(), CachebackDrafter())
-
-        return Factory()
+        return Made(lambda: AcceleratedDrafter(ToyModel(), CachebackDrafter()))
 
     @pytest.fixture
     def fresh(self):

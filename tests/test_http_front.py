@@ -10,7 +10,7 @@ import pytest
 
 from http_api import waiting_room
 from http_api.waiting_room import WaitingRoom
-from opensled.core.errors import OpenSledError, Overloaded, UsageError
+from opensled.core.errors import Overloaded, UsageError
 from opensled.core.messages import Open
 from tests.certificates import AUTHORITY, HERE, issued, written
 from tests.http_serving import CONFIG, HI, asking, fake_engine, http_serving, of_tenants, said, words
@@ -272,10 +272,3 @@ def test_an_address_beyond_this_machine_wants_tls_and_known_clients():
 def test_an_answer_over_http_would_undo_padding():
     with pytest.raises(UsageError, match="--http and --pad-frames"):
         command.serve(ServeConfig(http="127.0.0.1:8080", pad_frames=True))
-
-
-async def test_a_taken_port_is_named():
-    async with http_serving() as (_, _, address):
-        with pytest.raises(OpenSledError, match=f"cannot listen on {address}"):
-            async with http_serving(replace(CONFIG, http=address)):
-                pass

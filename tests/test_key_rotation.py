@@ -45,15 +45,8 @@ class Place:
         server = stack.enter_context(Process((*SERVE, *flags), isolated=True, environment=environment))
         self.server = server.wait_ready()
         self.api = f"http://{own}"
-        flags = (
-            "--server",
-            self.server,
-            "--token-file",
-            self.path("token"),
-            "--http-keys",
-            self.path("keys"),
-        )
-        edge = ("edge", *flags, "--http", "127.0.0.1:0", "--drafter", "lookup")
+        flags = ("--token-file", self.path("token"), "--http-keys", self.path("keys"))
+        edge = ("edge", "--server", self.server, *flags, "--http", "127.0.0.1:0", "--drafter", "lookup")
         device = stack.enter_context(Process(edge, isolated=True, log=self.log))
         self.device = f"http://{device.wait_ready()}"
 

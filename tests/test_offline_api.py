@@ -5,16 +5,7 @@ import json
 import pytest
 
 from http_api.responses import LOCAL_HEADER
-from tests.fake_backend import (
-    HELLO,
-    PATH,
-    AwayBackend,
-    FakeBackend,
-    ask,
-    call,
-    comments_of,
-    post,
-)
+from tests.fake_backend import HELLO, PATH, AwayBackend, FakeBackend, ask, call, comments_of, post
 
 
 def chunks_of(response):

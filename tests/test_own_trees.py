@@ -15,15 +15,7 @@ from scheduler.estimates import DeviceBook
 from scheduler.fcfs import Fcfs
 from scheduler.goodput.policy import Goodput
 from tests.drafters_beside import EXPECTED, Returns, counted, engine
-from tests.fakes import (
-    IMPATIENT,
-    FakeEngine,
-    FakeText,
-    OracleDrafter,
-    Weather,
-    continuation,
-    next_token,
-)
+from tests.fakes import IMPATIENT, FakeEngine, FakeText, OracleDrafter, Weather, continuation, next_token
 from tests.system import CALM, FOREVER, Answer, ask, running
 from verify_server.access.security import Tenants
 from verify_server.admission.session_manager import SessionLimits

@@ -20,17 +20,7 @@ from opensled.models.examples import ANY, SMALL, TINY, examples
 from opensled.text.origins import ORIGINS as ORIGINS_TABLE
 from opensled.text.origins import possible
 from tests.fake_backend import HELLO, STATS, FakeBackend, call, chat, refusal
-from tests.page_world import (
-    CHAT,
-    EVENTS,
-    HTML,
-    ORIGINS,
-    SWITCH,
-    CountingView,
-    SpeakingBackend,
-    request,
-    told,
-)
+from tests.page_world import CHAT, EVENTS, HTML, ORIGINS, SWITCH, CountingView, SpeakingBackend, request, told
 from tests.system import until
 from tests.tiny_drafts import tiny_tokenizer
 

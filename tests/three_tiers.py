@@ -16,15 +16,7 @@ from relay.opening import Relay
 from relay.uplink import Upstream
 from scheduler.fcfs import Fcfs
 from tests.devices import TOKENIZER, OracleFactory
-from tests.fakes import (
-    VOCAB,
-    FakeEngine,
-    FakeText,
-    MemoryNetwork,
-    Weather,
-    continuation,
-    next_token,
-)
+from tests.fakes import VOCAB, FakeEngine, FakeText, MemoryNetwork, Weather, continuation, next_token
 from tests.loops import cancelled
 from tests.outages import INFO, Outages
 from tests.rounds import looping
