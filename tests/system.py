@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 
 from edge_client.drafters.none import NoneDrafter
@@ -101,13 +101,10 @@ async def ask(
 ) -> Answer:
     """One sequence from open to finish; `request`: further fields of its `Open`."""
     session = session_type(network.connect, Open(tuple(prompt), params, **request), patience)
-    thread = DraftThread(drafter, stop)
-    try:
+    with closing(DraftThread(drafter, stop)) as thread:
         await session.open()
         commits = [commit async for commit in generate(session, thread, params)]
         return Answer(session.truth.generated, session.truth.finish_reason, commits, session.reopened)
-    finally:
-        thread.close()
 
 
 def read_now(outbox: Outbox):

@@ -61,10 +61,7 @@ class CopyModel(ToyModel):
 
 
 class TestAccelerated(DrafterContract):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def factory(cls):
-        return Made(lambda: AcceleratedDrafter(ToyModel(), CachebackDrafter()))
+    make = staticmethod(lambda: Made(lambda: AcceleratedDrafter(ToyModel(), CachebackDrafter())))
 
     @pytest.fixture
     def fresh(self):

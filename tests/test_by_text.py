@@ -50,10 +50,7 @@ class Echo(TextSource):
 
 
 class TestByText(DrafterContract):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def factory(cls):
-        return Made(lambda: ByTextDrafter(Echo(), tiny_tokenizer(), (0,)))
+    make = staticmethod(lambda: Made(lambda: ByTextDrafter(Echo(), tiny_tokenizer(), (0,))))
 
 
 class Told(TextSource):

@@ -71,10 +71,7 @@ class Unasked(FixedLength):
 
 
 class TestMinimal(DrafterContract):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def factory(cls):
-        return MinimalFactory("ignored", 3, DrafterOptions(window=2))
+    make = staticmethod(lambda: MinimalFactory("ignored", 3, DrafterOptions(window=2)))
 
     def test_the_defaults_do_nothing(self, factory, drafter):
         factory.fit(tiny_info(fingerprint="another"))
@@ -133,10 +130,7 @@ def test_every_registered_name_is_a_factory_of_drafters(name):
 
 
 class TestNone(DrafterContract):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def factory(cls):
-        return NoneFactory("ignored", threads=3)
+    make = staticmethod(lambda: NoneFactory("ignored", threads=3))
 
     def test_never_drafts_and_fits_every_target(self, factory, drafter):
         factory.fit(tiny_info(fingerprint="another"))
@@ -145,10 +139,7 @@ class TestNone(DrafterContract):
 
 
 class TestLookup(DrafterContract):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def factory(cls):
-        return LookupFactory("ignored", threads=3)
+    make = staticmethod(lambda: LookupFactory("ignored", threads=3))
 
     @pytest.mark.parametrize(
         ("truth", "expected"),

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import replace
 
 import pytest
@@ -300,11 +300,8 @@ async def test_a_sample_is_what_a_scraper_reads():
             Metric("odd", "A number.", lambda: float("inf")),
             Metric("a_seconds", "A histogram.", filled),
         ]
-        port = MetricsPort("127.0.0.1:0", [*told, *with_nan])
-        try:
+        with closing(MetricsPort("127.0.0.1:0", [*told, *with_nan])) as port:
             scraped = await asyncio.to_thread(scrape, port.address)
-        finally:
-            port.close()
         own = sample([*told, *with_nan])
         assert dict(own.values) == dict(scraped.values) and 0 <= own.at - scraped.at < 5
 

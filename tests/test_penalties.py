@@ -5,6 +5,7 @@ The reference (lab/testbed/reference.py) shares no product code.
 
 import asyncio
 from collections import Counter
+from contextlib import closing
 from dataclasses import replace
 from functools import cache
 
@@ -320,12 +321,9 @@ async def tokens_per_round(drafts: SamplingParams) -> float:
     """Of the first case, with a draft model that samples as `drafts` says."""
     async with running(engine("torch")) as network:
         session = RemoteSession(network.connect, Open(prompt(), params(0)), CALM)
-        thread = DraftThread(lossless.factory("llamacpp").create(), FixedLength(4))
-        try:
+        with closing(DraftThread(lossless.factory("llamacpp").create(), FixedLength(4))) as thread:
             await session.open()
             commits = [commit async for commit in generate(session, thread, drafts)]
-        finally:
-            thread.close()
     assert session.truth.generated == expected(0)
     rounds = [commit for commit in commits if commit.drafted]
     return sum(len(commit.tokens) for commit in rounds) / len(rounds)

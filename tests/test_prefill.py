@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from contextlib import closing
 
 import pytest
 
@@ -242,11 +243,8 @@ async def heard_through(network):
     """([what is told of the prompt], what was found of it), and the answer, of a device that drafts nothing."""
     session, told = RemoteSession(network.connect, Open(LONG, FEW)), []
     session.hear_prefill = told.append
-    thread = DraftThread(NoneDrafter(), FixedLength(4))
-    try:
+    with closing(DraftThread(NoneDrafter(), FixedLength(4))) as thread:
         await session.open()
         async for _ in generate(session, thread, FEW):
             pass
         return (told, session.cached), session.truth.generated
-    finally:
-        thread.close()

@@ -26,10 +26,7 @@ SHARED = Vocabulary("shared", 38, FOREIGN, stand_in=5)
 
 
 class TestShared(DrafterContract):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def factory(cls):
-        return Made(lambda: SharedIdsDrafter(ToyDrafter(rolls_back=True), SHARED))
+    make = staticmethod(lambda: Made(lambda: SharedIdsDrafter(ToyDrafter(rolls_back=True), SHARED)))
 
 
 def edited(**names: str) -> TargetTokenizer:

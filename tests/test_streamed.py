@@ -22,17 +22,13 @@ PROMPT = (5, 6, 7, 8)
 
 
 class TestStreamed(DrafterContract):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def factory(cls):
-        return Made(lambda: StreamedDrafter(ToySource(), CONTEXT, Outage("toy"), Window()))
+    make = staticmethod(lambda: Made(lambda: StreamedDrafter(ToySource(), CONTEXT, Outage("toy"), Window())))
 
 
 class TestOneThatIsSlowToBegin(DrafterContract):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def factory(cls):
-        return Made(lambda: StreamedDrafter(ToySource(idle=3), CONTEXT, Outage("toy"), Window()))
+    make = staticmethod(
+        lambda: Made(lambda: StreamedDrafter(ToySource(idle=3), CONTEXT, Outage("toy"), Window()))
+    )
 
 
 def sampler(kind: type[Sampler] = Sampler, **params: object) -> Sampler:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from contextlib import closing
 
 import pytest
 
@@ -108,13 +109,10 @@ def test_bars_and_graphs():
 
 async def test_a_real_server_is_read_back():
     async with serving() as (manager, address), linked(address) as link:
-        port = MetricsPort("127.0.0.1:0", server_metrics(manager))
-        try:
+        with closing(MetricsPort("127.0.0.1:0", server_metrics(manager))) as port:
             before = await asyncio.to_thread(scrape, port.address)
             await finish(link)
             found = figures(port.address, Between(before, await asyncio.to_thread(scrape, port.address)))
-        finally:
-            port.close()
     # The seconds, a few hundredths, are told in thousandths.
     assert found["tokens_per_s"] * found["seconds"] == pytest.approx(20, rel=0.05) and found["unasked"] == 1.0
     assert found["model"] == "fake"
@@ -175,8 +173,7 @@ def test_one_look_as_json_and_as_text(capsys):
         Metric("tokens_committed_total", "Tokens.", lambda: 7),
         Metric("kv_evicted_tokens_total", "Tokens.", lambda: 16),
     ]
-    port = MetricsPort("127.0.0.1:0", metrics)
-    try:
+    with closing(MetricsPort("127.0.0.1:0", metrics)) as port:
         assert top(TopConfig(metrics=port.address, interval=0.05, json=True)) == 0
         (found,) = json.loads(capsys.readouterr().out)["servers"]
         assert found["server"] == port.address and found["tokens_per_s"] == 0 and found["seconds"] >= 0.05
@@ -186,8 +183,6 @@ def test_one_look_as_json_and_as_text(capsys):
             top(TopConfig(metrics=f"{port.address},127.0.0.1:1", interval=0.05, json=True))
         told = json.loads(capsys.readouterr().out)["servers"]
         assert "tokens_per_s" in told[0] and "refused" in told[1]["error"]
-    finally:
-        port.close()
 
 
 def test_the_exit_code_of_a_script():

@@ -316,7 +316,4 @@ def test_a_drafter_without_a_model_needs_no_pace():
 class TestPacedDrafters(DrafterContract):
     """The contract of all drafters."""
 
-    @pytest.fixture(scope="class")
-    @classmethod
-    def factory(cls):
-        return PacedFactory(DRAFTERS.get("llamacpp")("tiny-draft", 1), speed(1e9, 1e9))
+    make = staticmethod(lambda: PacedFactory(DRAFTERS.get("llamacpp")("tiny-draft", 1), speed(1e9, 1e9)))
