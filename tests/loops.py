@@ -22,7 +22,7 @@ async def cancelled(*tasks):
     return await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def await_until(condition, seconds=30.0):
+def block_until(condition, seconds=30.0):
     """Block until `condition()` holds; fails after `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():

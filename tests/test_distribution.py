@@ -105,7 +105,8 @@ def test_the_devices_package_holds_what_a_device_imports():
     """All packages that its files and its commands import, of the plug-ins the rooms, and nothing else."""
     files = {_module(file): file for file in _sources(*EVERYTHING)}
     needed = {_place(file) for file in _sources("edge_client")}
-    needed |= {_place(files[module]) for verb in device_verbs() for module in verb.modules}
+    verbs = [verb for name, verb in VERBS.items() if name not in OF_CHECKOUTS | OF_SERVERS]
+    needed |= {_place(files[module]) for verb in verbs for module in verb.modules}
     found = set()
     while needed - found:
         found |= needed
@@ -129,10 +130,6 @@ def _place(file: str) -> str:
     if top not in PLUG_INS:
         return top
     return file if _room(file) == top else _room(file)
-
-
-def device_verbs():
-    return [verb for name, verb in VERBS.items() if name not in OF_CHECKOUTS | OF_SERVERS]
 
 
 def test_each_package_has_its_commands():

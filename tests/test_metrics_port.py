@@ -23,7 +23,6 @@ from tests.serving import serving
 from verify_server.front.server_metrics import metrics as server_metrics
 
 ROOT = Path(__file__).parents[1]
-REPEATING = "9:;9:;9:;"  # what tests/fake_target.py goes on with, so that looking back finds drafts
 
 
 async def _both_sides():

@@ -229,11 +229,6 @@ async def answers(
         )  # fmt: skip
 
 
-def tokens_per_round(found: list[Answer]) -> float:
-    rounds = [round for answer in found for round in answer.rounds[1:-1]]
-    return sum(len(round.tokens) for round in rounds) / len(rounds)
-
-
 @pytest.mark.parametrize("policy", [Fcfs(FOREVER), Goodput(0.5)], ids=["fcfs", "goodput"])
 @pytest.mark.parametrize("weather", [Weather(), STORM], ids=["calm", "storm"])
 def test_with_trees_the_text_is_the_targets(policy, weather):
@@ -242,7 +237,8 @@ def test_with_trees_the_text_is_the_targets(policy, weather):
         assert list(answer.tokens) == continuation(prompt, 60)
     if weather == Weather() and isinstance(policy, Fcfs):
         # Of 12 tokens in rows of three one path is right: 4 are accepted in a round, and one comes after them.
-        assert tokens_per_round(found) == pytest.approx(5, abs=0.3)
+        rounds = [round for answer in found for round in answer.rounds[1:-1]]
+        assert sum(len(round.tokens) for round in rounds) / len(rounds) == pytest.approx(5, abs=0.3)
 
 
 def test_a_sequence_may_ask_for_what_server_and_engine_allow():

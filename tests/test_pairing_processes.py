@@ -80,11 +80,6 @@ def pi(tmp_path):
     return Machine(tmp_path / "pi")
 
 
-def ask(device):
-    answer = httpx.post(f"http://{device.address}/v1/chat/completions", json=QUESTION, timeout=60)
-    return answer.json()
-
-
 def test_a_home_from_nothing(server, pi):
     with server.start("serve", "--paired", "--model", "tiny", "--listen", "0.0.0.0:0") as serving:
         port = str(port_of(serving.wait_ready()))
@@ -92,7 +87,8 @@ def test_a_home_from_nothing(server, pi):
             words = shown["command"].split()[1:]
             with pi.start(*words, "--http", f"{HERE}:0", "--device-name", "kitchen") as device:
                 device.wait_ready()
-                text = ask(device)["choices"][0]["message"]["content"]
+                url = f"http://{device.address}/v1/chat/completions"
+                text = httpx.post(url, json=QUESTION, timeout=60).json()["choices"][0]["message"]["content"]
             told = json.loads(pairing.communicate(timeout=60)[0])
         assert pairing.returncode == 0
         assert told["paired"]["name"] == "kitchen" and told["paired"]["server"] == f"{HERE}:{port}"

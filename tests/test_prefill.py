@@ -34,11 +34,7 @@ FEW = SamplingParams(temperature=0, max_tokens=6)
 LONG = tuple(3 + place % 40 for place in range(180))  # three steps of 64
 
 
-def verdict(*tokens):
-    return [Verdict(len(PROMPT), tokens)]
-
-
-ANSWER = verdict(*continuation(PROMPT, 1))
+ANSWER = [Verdict(len(PROMPT), tuple(continuation(PROMPT, 1)))]
 
 
 # -- what a session tells -----------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -119,12 +120,8 @@ def test_an_8b_model_is_never_widened_by_itself():
     assert widened.MAX_BYTES < 8e9 * 2
 
 
-def no_disk(folder: Path, needed: int) -> None:
-    raise ModelError(f"no room for {needed} bytes")
-
-
 def test_a_full_disk(source, cache, capsys, monkeypatch):
-    monkeypatch.setattr(derived, "require_room", no_disk)
+    monkeypatch.setattr(derived, "require_room", Mock(side_effect=ModelError("no room")))
     assert widened.file_to_run(source, "auto") == source
     assert "note: tiny-q8_0.gguf runs as it is stored" in capsys.readouterr().err
     with pytest.raises(ModelError, match="no room"):
