@@ -1,6 +1,7 @@
 """A device that says the same words to everybody, and one way to ask it."""
 
 import asyncio
+import json
 
 import httpx
 
@@ -111,6 +112,15 @@ def events(response):
     lines = [line for line in response.text.split("\n\n") if line]
     assert all(line.startswith("data: ") for line in lines)
     return [line[len("data: ") :] for line in lines]
+
+
+def named_events(response):
+    """The events of a stream, each of which is named as its data says."""
+    assert response.headers["content-type"].startswith("text/event-stream")
+    blocks = [block.split("\n") for block in response.text.split("\n\n") if block]
+    found = [json.loads(data.removeprefix("data: ")) for _, data in blocks]
+    assert [name for name, _ in blocks] == [f"event: {event['type']}" for event in found]
+    return found
 
 
 PATH = "/v1/chat/completions"

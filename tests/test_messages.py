@@ -16,7 +16,7 @@ from opensled.core.answer import Chunk
 from opensled.core.errors import EngineError, InvalidRequest, Overloaded, Unreachable
 from opensled.core.images import ImageFacts, TurnImage
 from opensled.core.messages import Guide, Tool
-from tests.fake_backend import STATS, WORDS, FakeBackend, call, through
+from tests.fake_backend import STATS, WORDS, FakeBackend, call, named_events, through
 from tests.message_cases import FORM, HI, IGNORED, LAMP, REFUSED, TURNS, called, text, user
 from tests.vision_world import DATA, TEXT
 
@@ -163,14 +163,10 @@ def described(name):
 
 
 def told(response):
-    """The events of a stream, each as it is described and named as its data says."""
-    assert response.headers["content-type"].startswith("text/event-stream")
-    events = []
-    for block in filter(None, response.text.split("\n\n")):
-        name, data = block.split("\n")
-        events.append(json.loads(data.removeprefix("data: ")))
-        described("MessageEvent").validate(events[-1])
-        assert name == f"event: {events[-1]['type']}"
+    """The events of a stream, each as it is described."""
+    events = named_events(response)
+    for event in events:
+        described("MessageEvent").validate(event)
     return events
 
 

@@ -1,12 +1,10 @@
 """POST /v1/responses: what is asked of the server, and the answer, whole and event by event."""
 
-import json
-
 import pytest
 
 from opensled.core.errors import InvalidRequest, Overloaded, Unreachable
 from opensled.core.messages import ChatMessage, ToolCall
-from tests.fake_backend import STATS, WORDS, FakeBackend, call, chat, refusal
+from tests.fake_backend import STATS, WORDS, FakeBackend, call, chat, named_events, refusal
 from tests.response_cases import CLOCK, FORM, LAMP, LOGPROBS, ask, conforms
 
 ARGUMENTS = '{"on": true}'
@@ -14,13 +12,8 @@ CALLS = ("Let me see.\n", '<tool_call>\n{"name": "lamp", "argu', f'ments": {ARGU
 
 
 def told(response):
-    """The events of a stream; each is named as its data says, and numbered in order."""
-    assert response.headers["content-type"].startswith("text/event-stream")
-    events = []
-    for block in filter(None, response.text.split("\n\n")):
-        name, data = block.split("\n")
-        events.append(json.loads(data.removeprefix("data: ")))
-        assert name == f"event: {events[-1]['type']}"
+    """The events of a stream; each is numbered in order."""
+    events = named_events(response)
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     return events
 
