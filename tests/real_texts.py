@@ -5,15 +5,13 @@ import os
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 from edge_client.drafters import DRAFTERS
 from edge_client.lengths.fixed import FixedLength
 from lab.benchmarks import real_texts
 from opensled.core.messages import ChatMessage, SamplingParams
 from opensled.models.store import FETCHABLE, fetched_folder
 from tests.system import ask, running
-from verify_server.engine.torch.torch_engine import TorchEngine, load
+from verify_server.engine.torch.torch_engine import TorchEngine
 from verify_server.text.gguf_text import GgufText
 
 # Read when the tests are collected: during tests the cache is an empty folder (tests/conftest.py).
@@ -31,13 +29,6 @@ def prompts() -> list[tuple[int, ...]]:
     rows = zip(*map(real_texts.prompts, KINDS))
     asked = [prompt.text for row in rows for prompt in row][:COUNT]
     return [text.render([ChatMessage("user", question)]) for question in asked]
-
-
-@pytest.fixture(scope="module", params=["float32", "bfloat16"])
-def engine(request: pytest.FixtureRequest) -> TorchEngine:
-    found = load(str(MODEL), device="cpu", dtype=request.param, numerics="exact", kv_tokens=AT_ONCE * 1536)
-    assert (found.info.numerics, found.info.dtype) == ("exact", request.param)
-    return found
 
 
 @cache

@@ -11,13 +11,12 @@ from openai import OpenAI
 
 from edge_client.doctor import short_answers
 from edge_client.doctor.drafting_gain import predict
+from lab.testbed.processes import free_port
 from lab.testbed.reference import Reference
 from opensled.models.store import model_path
 from tests.commands import opensled
 from tests.tiny_models import random_model
 from tests.tiny_processes import STORY, client_of, edge, prompts, serve
-from tests.tiny_processes import own_api as own_api
-from tests.tiny_processes import server as server
 
 DRAFTERS = ("lookup", "llamacpp", "onnx")
 
@@ -26,6 +25,20 @@ def generate(server, *arguments):
     done = opensled("generate", "--server", server, "--threads", "1", "--json", *arguments)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def own_api():
+    """The address of the server's own API."""
+    return f"127.0.0.1:{free_port()}"
+
+
+@pytest.fixture(scope="module")
+def server(own_api):
+    # It waits for every draft: whether one is accepted does not hang on the speed of the machine.
+    waits = ("--policy", "fcfs", "--draft-wait", "inf")
+    with serve("127.0.0.1:0", "tiny", "--http", own_api, *waits) as process:
+        yield process.wait_ready()
 
 
 @pytest.fixture(scope="module")

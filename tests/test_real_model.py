@@ -9,8 +9,7 @@ import asyncio
 import pytest
 
 from tests.real_texts import AT_ONCE, COUNT, MODEL, SAMPLINGS, answers
-from tests.real_texts import engine as engine
-from verify_server.engine.torch.torch_engine import TorchEngine
+from verify_server.engine.torch.torch_engine import TorchEngine, load
 
 DRAFTERS_TESTED = ("none", "llamacpp", "cacheback", "lookup")
 
@@ -18,6 +17,13 @@ pytestmark = [
     pytest.mark.real,
     pytest.mark.skipif(not MODEL.is_file(), reason="needs SmolLM2; run: opensled pull smollm2"),
 ]
+
+
+@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+def engine(request: pytest.FixtureRequest) -> TorchEngine:
+    found = load(str(MODEL), device="cpu", dtype=request.param, numerics="exact", kv_tokens=AT_ONCE * 1536)
+    assert (found.info.numerics, found.info.dtype) == ("exact", request.param)
+    return found
 
 
 _expected: dict[tuple[str, str], list[tuple[int, ...]]] = {}

@@ -2,10 +2,9 @@
 
 import json
 
-import pytest
 from openai import OpenAI
 
-from lab.testbed.processes import Process, free_port
+from lab.testbed.processes import Process
 from lab.training.heldout import heldout_path
 
 STORY = [{"role": "user", "content": "Write a short story about a rabbit in the big city."}]
@@ -25,20 +24,6 @@ def edge(server, drafter="llamacpp", more=()):
 
 def client_of(edge_process) -> OpenAI:
     return OpenAI(base_url=f"http://{edge_process.wait_ready()}/v1", api_key="none", timeout=120)
-
-
-@pytest.fixture(scope="module")
-def own_api():
-    """The address of the server's own API."""
-    return f"127.0.0.1:{free_port()}"
-
-
-@pytest.fixture(scope="module")
-def server(own_api):
-    # It waits for every draft: whether one is accepted does not hang on the speed of the machine.
-    waits = ("--policy", "fcfs", "--draft-wait", "inf")
-    with serve("127.0.0.1:0", "tiny", "--http", own_api, *waits) as process:
-        yield process.wait_ready()
 
 
 def prompts(count):
