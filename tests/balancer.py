@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
+from tests.loops import cancelled
+
 CHUNK = 1 << 16
 
 
@@ -34,9 +36,7 @@ async def balancer(ready: Callable[[], Sequence[str]]) -> AsyncIterator[str]:
         yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
         server.close()
-        for task in tuple(open_ones):
-            task.cancel()
-        await asyncio.gather(*open_ones, return_exceptions=True)
+        await cancelled(*open_ones)
 
 
 async def _join(address: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -48,9 +48,7 @@ async def _join(address: str, reader: asyncio.StreamReader, writer: asyncio.Stre
         try:
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for pump in pumps:
-                pump.cancel()
-            await asyncio.gather(*pumps, return_exceptions=True)
+            await cancelled(*pumps)
             far_writer.close()
 
 

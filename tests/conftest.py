@@ -7,7 +7,9 @@ import inspect
 import logging
 import os
 import signal
+import socket
 import sys
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -205,6 +207,44 @@ def reference():
     from tests import lossless  # transformers
 
     return lossless.reference()
+
+
+@pytest.fixture
+def served():
+    """Serves a backend's API from a thread of its own; gives the port."""
+    import uvicorn
+
+    from http_api.app import build_app
+    from tests.page_world import CountingView
+
+    running = []
+
+    def start(backend) -> int:
+        listener = socket.create_server(("127.0.0.1", 0))
+        app = build_app(backend, view=CountingView())
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        running.append((server, thread))
+        return listener.getsockname()[1]
+
+    yield start
+    for server, thread in running:
+        server.should_exit = True
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+@pytest.fixture
+def client(served):
+    """Makes official clients of a backend's API."""
+    import openai
+
+    def connect(backend):
+        url = f"http://127.0.0.1:{served(backend)}/v1"
+        return openai.OpenAI(api_key="none", base_url=url, max_retries=0, timeout=60)
+
+    return connect
 
 
 @pytest.fixture

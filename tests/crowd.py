@@ -23,6 +23,7 @@ from lab.testbed.prompts import TARGET, messages_of, prompts_of
 from opensled.core.errors import OpenSledError
 from opensled.core.messages import ChatMessage, ClientMessage, Open, SamplingParams
 from opensled.models.store import model_path
+from tests.loops import cancelled
 
 if TYPE_CHECKING:
     from lab.testbed.reference import Reference
@@ -97,9 +98,7 @@ class Crowd:
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancelled(*self._tasks)
         for thread in self._threads:
             thread.close()
         await asyncio.gather(*(user.link.close() for user in self.users))

@@ -11,6 +11,7 @@
 
 import random
 from collections.abc import Sequence
+from contextlib import closing
 from itertools import islice
 
 import pytest
@@ -39,10 +40,14 @@ def other_than(token: int) -> int:
 class DrafterContract:
     prompt: tuple[int, ...] = tiny_tokenizer().encode(TEXT)
 
+    @staticmethod
+    def make() -> DrafterFactory:
+        raise NotImplementedError("a contract test class says which factory it tests")
+
     @pytest.fixture(scope="class")
     @classmethod
     def factory(cls) -> DrafterFactory:
-        raise NotImplementedError("a contract test class says which factory it tests")
+        return cls.make()
 
     def sampler(self, temperature: float = 0.8, seed: int = 1) -> Sampler:
         return Sampler(SamplingParams(temperature=temperature, seed=seed), noise_key(seed))
@@ -58,12 +63,9 @@ class DrafterContract:
         """Proposals of a drafter that has seen nothing but `truth`."""
 
         def proposals(truth: Sequence[int], draw: Sampler, count: int = BLOCK) -> list[int]:
-            drafter = factory.create()
-            try:
+            with closing(factory.create()) as drafter:
                 drafter.begin(truth, draw)
                 return ids(pull(drafter, count))
-            finally:
-                drafter.close()
 
         return proposals
 

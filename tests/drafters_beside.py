@@ -2,14 +2,15 @@
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from edge_client.drafters.none import NoneDrafter
 from opensled.core.messages import SamplingParams
 from opensled.models.store import model_path
 from scheduler.fcfs import Fcfs
-from tests.fakes import FakeText, OracleDrafter
-from tests.system import ask, running
+from tests.fakes import FakeEngine, FakeText, OracleDrafter, continuation
+from tests.loops import in_loop
+from tests.system import CALM, ask, running
 from verify_server.admission.session_manager import SessionLimits
 from verify_server.engine.torch import torch_engine
 from verify_server.engine.torch.torch_engine import TorchEngine
@@ -28,6 +29,21 @@ def fresh_engine() -> TorchEngine:
 
 class Vocabulary(FakeText):
     fingerprint = "of tiny"
+
+
+class Returns(ServerDrafter):
+    """Returns whatever `make` makes of what is asked."""
+
+    def __init__(self, make: Callable[[Sequence[Ask]], object]) -> None:
+        self._make = make
+
+    def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
+        return self._make(asks)  # type: ignore[return-value]
+
+
+class Broken(ServerDrafter):
+    def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
+        raise RuntimeError("out of order")
 
 
 class Recorder(ServerDrafter):
@@ -63,22 +79,19 @@ class Evicting(StepMachine):
         return super().plan(now)
 
 
-def written(engine, drafter, prompts, devices, params, machine=Evicting):
+@in_loop
+async def written(engine, drafter, prompts, devices, params, machine=Evicting):
     """The answers, all asked at once, and what the server counted."""
-
-    async def scenario():
-        limits = SessionLimits(linger=0.2)
-        async with running(
-            engine, drafter=drafter, policy=FOUR, machine=machine, limits=limits, max_step_tokens=160
-        ) as network:
-            asking = [
-                ask(network, prompt, device, own)
-                for prompt, device, own in zip(prompts, devices, params, strict=True)
-            ]
-            answers = await asyncio.gather(*asking)
-            return [answer.tokens for answer in answers], network.manager.loop.machine.stats
-
-    return asyncio.run(scenario())
+    limits = SessionLimits(linger=0.2)
+    async with running(
+        engine, drafter=drafter, policy=FOUR, machine=machine, limits=limits, max_step_tokens=160
+    ) as network:
+        asking = [
+            ask(network, prompt, device, own)
+            for prompt, device, own in zip(prompts, devices, params, strict=True)
+        ]
+        answers = await asyncio.gather(*asking)
+        return [answer.tokens for answer in answers], network.manager.loop.machine.stats
 
 
 def texts_as_asked(engine, drafter, reference, temperature):
@@ -94,3 +107,29 @@ def texts_as_asked(engine, drafter, reference, temperature):
     answers, stats = written(engine, drafter, prompts, devices, params)
     assert [list(answer) for answer in answers] == texts
     assert stats.own.tokens > 50 and stats.preempted > 0
+
+
+PROMPT = [3, 1, 4, 1, 5]
+EXPECTED = tuple(continuation(PROMPT, 40))
+
+
+def engine(**options) -> FakeEngine:
+    return FakeEngine(num_blocks=400, **options)
+
+
+@in_loop
+async def counted(
+    drafter: ServerDrafter,
+    target: FakeEngine,
+    prompts=(PROMPT,),
+    device=NoneDrafter,
+    policy=FOUR,
+    patience=CALM,
+    **options,
+):
+    """The answers, and what the server counted."""
+    async with running(target, drafter=drafter, policy=policy, **options) as network:
+        answers = await asyncio.gather(
+            *[ask(network, prompt, device(), patience=patience) for prompt in prompts]
+        )
+        return [answer.tokens for answer in answers], network.manager.loop.machine.stats

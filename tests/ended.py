@@ -44,3 +44,8 @@ def left_of(pids: Sequence[int]) -> list[int]:
             kill(pid)
         os.close(end)
     return left
+
+
+def used_mb():
+    """Memory of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6

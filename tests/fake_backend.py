@@ -1,12 +1,14 @@
 """A device that says the same words to everybody, and one way to ask it."""
 
 import asyncio
+import json
 
 import httpx
 
 from http_api.app import build_app
 from opensled.core.answer import Chunk, Stats, Task
 from opensled.drafting.status import DraftStatus
+from tests.loops import in_loop
 from tests.tiny_drafts import tiny_info, tiny_tokenizer
 
 WORDS = ("Hello", "", " wörld", " 👍")
@@ -78,18 +80,20 @@ class FakeBackend:
         return Chunk(word, (id,), *end, logprobs=logprobs)
 
 
+@in_loop
+async def through(app, method, path, base_url="http://edge", **request):
+    """One request through an app without a socket."""
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url=base_url) as client:
+        return await client.request(method, path, **request)
+
+
 def call(
     backend, path="/v1/chat/completions", body=None, method="POST", content=None, headers=None, lenient=False
 ):
-    """One request through the app without a socket."""
-
-    async def request():
-        transport = httpx.ASGITransport(build_app(backend, lenient=lenient), raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://edge") as client:
-            kind = {"json": body} if content is None else {"content": content}
-            return await client.request(method, path, headers=headers, **kind if method == "POST" else {})
-
-    return asyncio.run(request())
+    kind = {"json": body} if content is None else {"content": content}
+    sent = kind if method == "POST" else {}
+    return through(build_app(backend, lenient=lenient), method, path, headers=headers, **sent)
 
 
 def chat(**fields):
@@ -108,3 +112,44 @@ def events(response):
     lines = [line for line in response.text.split("\n\n") if line]
     assert all(line.startswith("data: ") for line in lines)
     return [line[len("data: ") :] for line in lines]
+
+
+def named_events(response):
+    """The events of a stream, each of which is named as its data says."""
+    assert response.headers["content-type"].startswith("text/event-stream")
+    blocks = [block.split("\n") for block in response.text.split("\n\n") if block]
+    found = [json.loads(data.removeprefix("data: ")) for _, data in blocks]
+    assert [name for name, _ in blocks] == [f"event: {event['type']}" for event in found]
+    return found
+
+
+PATH = "/v1/chat/completions"
+
+
+class AwayBackend(FakeBackend):
+    """Says "Hello", lets its reader wait `looks` times with a guess of what may follow, and goes on."""
+
+    def __init__(self, looks=6, local=(), **options):
+        super().__init__(**options)
+        self.looks, self.local = looks, local
+
+    async def _chunks(self, number, top):
+        yield Chunk("Hello", (7,), origins=("local",) if 0 in self.local else ("server",))
+        for look in range(1, self.looks + 1):
+            await asyncio.sleep(0.02)
+            yield Chunk("", (), waiting=10.0 * look, provisional=" guess")
+        yield Chunk(" there", (8,), origins=("local",) if 1 in self.local else ("server",))
+        stats = Stats(**{**vars(STATS), "local_tokens": len(self.local)})
+        yield Chunk("", (9,), "eos", stats, origins=("server",))
+
+
+def post(backend, path, body, heartbeat=0.05):
+    return through(build_app(backend, heartbeat=heartbeat), "POST", path, json=body)
+
+
+def ask(backend, heartbeat=0.05, **fields):
+    return post(backend, PATH, chat(**fields), heartbeat)
+
+
+def comments_of(response):
+    return [line for line in response.text.splitlines() if line.startswith(":")]

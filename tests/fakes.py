@@ -11,18 +11,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from edge_client.drafters.base import Drafter
+from edge_client.drafters.base import Drafter, DrafterFactory
 from edge_client.link.remote import RetryPolicy
 from opensled.core.errors import NonFiniteLogits, Unreachable
-from opensled.core.messages import (
-    ClientMessage,
-    DraftToken,
-    SamplingParams,
-    ServerMessage,
-)
+from opensled.core.messages import ClientMessage, DraftToken, SamplingParams, ServerMessage
 from opensled.core.sampling import Sampler
 from opensled.text.call_forms import BARE
 from opensled.wire import codec
+from tests.loops import cancelled
 from verify_server.access.client_limits import ClientLimits
 from verify_server.access.clients import Client, Clients, StreamAccount
 from verify_server.access.security import Tenants
@@ -208,15 +204,32 @@ class HeldText(FakeText):
         return super().encode(text)
 
 
-class OracleDrafter(Drafter):
+class Made(DrafterFactory):
+    """Its drafters are those that `make` makes."""
+
+    def __init__(self, make: Callable[[], Drafter], name: str = "made") -> None:
+        self._make, self.name = make, name
+
+    def create(self) -> Drafter:
+        return self._make()
+
+
+class Follower(Drafter):
+    """Knows the text."""
+
+    def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
+        self.truth = list(prompt)
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        self.truth += tokens
+
+
+class OracleDrafter(Follower):
     """Knows the fake target and errs at random: right with probability `acceptance`."""
 
     def __init__(self, acceptance: float, seed: int = 0, target: Callable = next_token) -> None:
         self._acceptance, self._random, self._target = acceptance, random.Random(seed), target
         self.truth: list[int] = []
-
-    def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
-        self.truth = list(prompt)
 
     def propose(self) -> Iterator[DraftToken]:
         context = list(self.truth)
@@ -226,9 +239,6 @@ class OracleDrafter(Drafter):
                 token = 1 + token % (POISON - 1)
             context.append(token)
             yield DraftToken(token, 0.9)
-
-    def commit(self, tokens: Sequence[int]) -> None:
-        self.truth.extend(tokens)
 
 
 @dataclass
@@ -277,9 +287,7 @@ class MemoryNetwork:
     async def close(self) -> None:
         for stream in self.streams:
             await stream.close()
-        for task in self.tasks:
-            task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await cancelled(*self.tasks)
 
     def deliver(self, queue: asyncio.Queue, message) -> None:
         """Put a message into a queue, weather permitting."""

@@ -7,10 +7,20 @@ import json
 from functools import cache
 from pathlib import Path
 
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
 from opensled.text.tokenizer import TargetTokenizer
-from tests.tiny_drafts import TOKENIZER_JSON
+from tests.tiny_drafts import TOKENIZER_JSON, tiny_tokenizer
 
 TRAINED_ON = Path(__file__).with_name("golden") / "tokenizer_texts.json.gz"
 SPACE = "▁"
@@ -157,3 +167,46 @@ class FamilyTokenizer(TargetTokenizer):
         self.size, self.frame = len(self.pieces), self.encode("")
         self.end = self.pieces.index(ENDS[name])
         self.ends = frozenset({self.end})
+
+
+def _tokenizer(pieces, model, decoder, special="<s>") -> TargetTokenizer:
+    tokenizer = Tokenizer(model({piece: index for index, piece in enumerate(pieces)}))
+    tokenizer.decoder = decoder
+    tokenizer.add_special_tokens([AddedToken(special, special=True)])
+    tokenizer.add_tokens([AddedToken("<tool>", special=False)])
+    return TargetTokenizer(tokenizer.to_str().encode())
+
+
+def sentencepiece() -> TargetTokenizer:
+    """Llama-2 style: a lost first space, raw bytes for what has no piece."""
+    raw = [f"<0x{byte:02X}>" for byte in range(256)]
+    decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    pieces = ["<unk>", *raw, "▁", "▁▁", "▁the", "a", "b", "é", "你", "\ufffd"]
+    return _tokenizer(pieces, lambda vocab: models.BPE(vocab, [], unk_token="<unk>"), decoder)
+
+
+def metaspace() -> TargetTokenizer:
+    pieces = ["<unk>", "▁", "▁the", "the", "a", "b", "é"]
+    return _tokenizer(pieces, lambda vocab: models.BPE(vocab, []), decoders.Metaspace())
+
+
+def wordpiece() -> TargetTokenizer:
+    """Spaces between words and none before marks: what a token shows depends on its neighbour."""
+    pieces = ["[UNK]", "the", "##re", "a", ".", ",", "n't", "'s", "##é"]
+    return _tokenizer(pieces, lambda vocab: models.WordPiece(vocab, unk_token="[UNK]"), decoders.WordPiece())
+
+
+def word_suffix() -> TargetTokenizer:
+    pieces = ["the</w>", "a", "b</w>", "é</w>"]
+    return _tokenizer(pieces, lambda vocab: models.BPE(vocab, []), decoders.BPEDecoder("</w>"))
+
+
+TOKENIZERS = {
+    "byte-level": tiny_tokenizer(),
+    "sentencepiece": sentencepiece(),
+    "metaspace": metaspace(),
+    "wordpiece": wordpiece(),
+    "word-suffix": word_suffix(),
+}

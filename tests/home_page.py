@@ -43,3 +43,9 @@ def inline(page: str) -> list[list[str]]:
     """The words behind `opensled` of commands within the text; those without a flag or a second word are names."""
     spans = re.findall(r"`(opensled [^`\n]+)`", _BLOCK.sub("", page))
     return [shlex.split(span)[1:] for span in spans]
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub makes of a page's headings."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(), re.M)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}

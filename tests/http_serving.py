@@ -1,12 +1,16 @@
 """A real server over a fake target with its own HTTP API, and ways to ask it."""
 
+import asyncio
+import socket
 from contextlib import asynccontextmanager
 
 import httpx
 
+from opensled.text.tokenizer import TargetTokenizer
 from tests.fake_target import _Text, cycle
 from tests.fakes import FakeEngine
 from tests.serving import serving
+from verify_server.access.security import TenantLimits, Tenants
 from verify_server.admission.session_manager import SessionLimits
 from verify_server.front.fleet import FleetView
 from verify_server.front.http_front import http_front
@@ -53,3 +57,35 @@ async def said(client, **fields):
     response = await client.post("/v1/completions", json={**HI, **fields})
     assert response.status_code == 200, response.text
     return response.json()["choices"][0]["text"]
+
+
+TWO = Tenants((("token-a", "a"), ("token-b", "b")), default=TenantLimits(max_sessions=2))
+
+
+def of_tenants(linger=60.0):
+    return {"tenants": TWO, "limits": SessionLimits(max_sessions=8, linger=linger, tenants=TWO)}
+
+
+def words(prompt, count):
+    """What the fake target writes after a text."""
+    text = _Text()
+    tokens = list(text.encode(prompt))
+    for _ in range(count):
+        tokens.append(cycle(tokens))
+    return TargetTokenizer(text.tokenizer_json).decode(tokens[-count:])
+
+
+@asynccontextmanager
+async def raw(address, buffer=0):
+    """A bare connection; `buffer`: bytes that it takes before it is read, 0 = usual."""
+    host, port = address.split(":")
+    own = socket.socket()
+    if buffer:
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+    own.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(own, (host, int(port)))
+    reader, writer = await asyncio.open_connection(sock=own, limit=1024)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()

@@ -53,11 +53,16 @@ def reference() -> Reference:
 
 
 @cache
+def chats() -> list[list[dict[str, str]]]:
+    """The held-out chats of the tiny family."""
+    items = [json.loads(line) for line in heldout_path().read_text().splitlines()]
+    return [item["messages"] for item in items if item.get("messages")]
+
+
+@cache
 def cases(count: int = 16) -> tuple[Case, ...]:
     """Mixed sessions: every sampling, lengths from 1 up, some ended by a stop id in the middle."""
-    items = [json.loads(line) for line in heldout_path().read_text().splitlines()]
-    chats = [item["messages"] for item in items if item.get("messages")]
-    return tuple(_case(number, chats[number * 19 % len(chats)]) for number in range(count))
+    return tuple(_case(number, chats()[number * 19 % len(chats())]) for number in range(count))
 
 
 def _case(number: int, messages) -> Case:

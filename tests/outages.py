@@ -13,9 +13,11 @@ from opensled.core.answer import Chunk, Task
 from opensled.core.errors import Unreachable
 from opensled.core.messages import Limits, ModelInfo, RuleFacts, SamplingParams
 from tests.devices import TOKENIZER, OracleFactory
-from tests.fakes import EOS, VOCAB, FakeEngine, MemoryNetwork
+from tests.fake_target import cycle
+from tests.fakes import EOS, VOCAB, FakeEngine, FakeText, MemoryNetwork
 from tests.serving import PROMPT
 from tests.system import running
+from tests.tiny_drafts import tiny_tokenizer
 
 QUICK = RetryPolicy(silence=20.0, first_retry=0.001, slowest_retry=0.004, first_open=0.05, give_up=60.0)
 LIMITS = Limits(max_draft=16, context_length=200)
@@ -108,3 +110,14 @@ class Reader:
         elif self._random.random() < self._chance:
             self._away_for = self._random.randint(1, self._longest)
             await network.lose()
+
+
+QUESTION, LENGTH = "go", 120
+
+
+def expected_text():
+    tokens = list(FakeText().encode(QUESTION))
+    start = len(tokens)
+    while len(tokens) < start + LENGTH:
+        tokens.append(cycle(tokens))
+    return tiny_tokenizer().decode(tokens[start:])

@@ -3,16 +3,23 @@
 import asyncio
 import itertools
 import json
+from contextlib import asynccontextmanager
+from dataclasses import replace
 
-import httpx
-
+from edge_client.device.config import EdgeConfig
+from edge_client.device.page_view import DeviceView
 from http_api.app import build_app
 from http_api.guard import Access
 from http_api.page.views import PageView, Watching
+from hw_profiles.sysfs import BoardState
 from opensled.core.answer import Chunk
 from opensled.core.errors import NotFound
 from opensled.text.answer_text import AnswerText
-from tests.fake_backend import STATS, FakeBackend
+from tests.devices import device_on
+from tests.fake_backend import STATS, FakeBackend, through
+from tests.fake_target import _Text
+from tests.gated_target import SlowEngine
+from tests.serving import GREEDY, serving
 
 HTML = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 CHAT, EVENTS, SWITCH = "/page/chat", "/page/events", "/page/devices"
@@ -64,14 +71,8 @@ class SpeakingBackend(FakeBackend):
 
 def request(method, path, view=None, backend=None, access=Access(), ending=None, **options):
     """One request through the app without a socket; not for a stream without end."""
-
-    async def sent():
-        app = build_app(backend or FakeBackend(), access, ending, view=view or CountingView())
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8411") as client:
-            return await client.request(method, path, **options)
-
-    return asyncio.run(sent())
+    app = build_app(backend or FakeBackend(), access, ending, view=view or CountingView())
+    return through(app, method, path, "http://127.0.0.1:8411", **options)
 
 
 def quick_looks(monkeypatch, period=0.01):
@@ -125,3 +126,21 @@ class Reader:
         if message.get("body"):
             self.events.append(message["body"])
         await self.reads.wait()
+
+
+LONG = replace(GREEDY, max_tokens=60)
+HOT = BoardState(temperature_c=81.5, throttled=True, reasons=("thermal",), power_w=None, battery_percent=None)
+CONFIG = EdgeConfig(server="hub.example:7411", device_name="<b>kitchen</b>", tls=True, offline="provisional")
+
+
+@asynccontextmanager
+async def page_of(config=CONFIG, parallel=1, board=HOT, **server):
+    """Yields (device, its view, the server's manager)."""
+    usual = {"engine": SlowEngine(num_blocks=200, context_length=400), "text": _Text()}
+    async with serving(**{**usual, **server}) as (manager, address), device_on(address, parallel) as device:
+        yield device, DeviceView(device, config, lambda: board), manager
+
+
+def shown(view):
+    """A look, as a browser reads it: no NaN, no infinity."""
+    return json.loads(json.dumps(view.watcher()(), allow_nan=False))

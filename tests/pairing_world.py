@@ -11,6 +11,7 @@ from home.pairing.code import read_code
 from home.pairing.frames import PairFrame, encode_frame, read_frame
 from home.pairing.pair_device import pair
 from opensled.net.address import host_port
+from tests.loops import cancelled
 
 CODE, WRONG = "4821-0937", "1111-1111"
 HERE = "127.0.0.1"
@@ -26,9 +27,7 @@ async def desk(folder, code=CODE):
     finally:
         server.close()
         serving = [task for task in asyncio.all_tasks() if "PairingDesk.serve" in repr(task.get_coro())]
-        for task in serving:
-            task.cancel()
-        await asyncio.gather(*serving, return_exceptions=True)
+        await cancelled(*serving)
         if found.outcome.done() and not found.outcome.cancelled():
             found.outcome.exception()
 
@@ -100,9 +99,7 @@ class Middle:
             yield server.sockets[0].getsockname()[1]
         finally:
             server.close()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancelled(*tasks)
 
     async def _pass(self, reader, writer):
         try:

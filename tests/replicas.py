@@ -14,6 +14,7 @@ from scheduler.fcfs import Fcfs
 from tests.fake_target import _Text
 from tests.fakes import FakeEngine, FakeText
 from tests.http_serving import CONFIG
+from tests.loops import cancelled
 from tests.rounds import looping
 from tests.system import until
 from verify_server.access.client_limits import ClientLimits
@@ -94,8 +95,7 @@ class Replica:
     async def stop(self, grace=None):
         """Without grace it is a death: every connection breaks at once."""
         await asyncio.gather(*(server.stop(grace) for server in self.servers))
-        self._running.cancel()
-        await asyncio.gather(self._running, return_exceptions=True)
+        await cancelled(self._running)
         self.loop.close()
 
 

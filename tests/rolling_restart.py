@@ -33,6 +33,7 @@ from opensled.core.errors import OpenSledError
 from opensled.models.store import model_path
 from tests.balancer import balancer
 from tests.crowd import Crowd, judge, questions
+from tests.loops import cancelled
 from tests.manifests import TOKEN, Pod, container, manifest, pod_spec, write_access
 
 # For which connections still come to a pod that is deleted: chosen, what nodes take to hear of it.
@@ -107,7 +108,7 @@ class Cluster:
         member = Member(self._ends.enter_context(Pod(self._access)))
         self.members.append(member)
         watching = asyncio.ensure_future(member.watch())
-        self._ends.push_async_callback(_cancelled, watching)
+        self._ends.push_async_callback(cancelled, watching)
         return member
 
     async def _delete(self, member: Member) -> None:
@@ -123,11 +124,6 @@ class Cluster:
             process.kill()
         self.seconds_to_end.append(time.monotonic() - asked_at)
         self.members.remove(member)
-
-
-async def _cancelled(task: asyncio.Future[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
 
 
 @dataclass
@@ -175,9 +171,7 @@ async def clients(
             enough.set()
             await asyncio.gather(*asking)
         finally:
-            for task in asking:
-                task.cancel()
-            await asyncio.gather(*asking, return_exceptions=True)
+            await cancelled(*asking)
 
 
 async def roll_under_load(

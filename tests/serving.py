@@ -5,12 +5,17 @@ import time
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 
+import grpc
+
 from edge_client.link.link import Endpoint, Link
 from hw_profiles.step_cost import HardwareProfile
+from lab.benchmarks.attacks.connection import Lost
 from opensled.core.errors import Unreachable
 from opensled.core.messages import Failure, Open, Prefill, SamplingParams, Verdict
+from opensled.wire import codec
 from scheduler.fcfs import Fcfs
 from tests.fakes import FakeEngine, FakeText
+from tests.loops import cancelled
 from tests.rounds import looping
 from verify_server.access.client_limits import ClientLimits, message_bytes
 from verify_server.access.security import Tenants
@@ -61,9 +66,26 @@ async def serving(
             yield manager, f"127.0.0.1:{port}"
     finally:
         await server.stop(None)
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        await cancelled(running)
         loop.close()
+
+
+@asynccontextmanager
+async def handling(sequence, tls=None, **unaries):
+    """A gRPC server whose sequences are handled so, and other calls by `unaries`; yields its address."""
+    calls = {"Sequence": grpc.stream_stream_rpc_method_handler(sequence), **unaries}
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(codec.SERVICE_NAME, calls),))
+    if tls:
+        credentials = grpc.ssl_server_credentials([(tls.identity.key, tls.identity.cert)])
+        port = server.add_secure_port("127.0.0.1:0", credentials)
+    else:
+        port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await server.stop(None)
 
 
 @asynccontextmanager
@@ -127,3 +149,14 @@ async def opened_at(replica):
         opened = await stream.receive()
         await stream.close()
         return opened.resume_token
+
+
+def again(work, peer, running, tally):
+    while running():
+        try:
+            work(peer, running, tally)
+        except (Lost, OSError):
+            tally["lost"] += 1
+
+
+TENANTS = Tenants((("a good token", "attacker"), ("another token", "victim")))

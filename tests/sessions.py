@@ -3,11 +3,14 @@
 from collections.abc import Sequence as Ids
 from dataclasses import replace
 
+from hw_profiles.step_cost import HardwareProfile, Roofline
 from opensled.core.messages import Draft, DraftBlock, DraftToken, Prefill, SamplingParams, Verdict
 from opensled.core.protocol import EndRules
 from scheduler.estimates import DraftEstimate
+from scheduler.fcfs import Fcfs
 from scheduler.plan import Slice
 from tests.fakes import EOS, VOCAB, FakeEngine, continuation, next_token
+from tests.rounds import end, looping
 from tests.system import read_now
 from verify_server.kv.blocks import BlockPool, BlockTable
 from verify_server.kv.memory import SequenceMemory
@@ -92,3 +95,88 @@ class Bench:
 
     def right(self, count):
         return continuation(self.session.sequence.tokens, count)
+
+
+# Steps of 10 ms for up to 10 sessions, then a millisecond for each.
+PROFILE = HardwareProfile(512, Roofline(read_s=0.01, token_s=0.001, context_s=0, session_s=0, overhead_s=0))
+PROMPTS = ([3] * 30, [7] * 30)
+POOL = {"num_blocks": 10, "block_size": 4}  # one of the two and a little
+PARAMS = SamplingParams(temperature=0, max_tokens=8)
+
+
+class Pressed:
+    """Sequences in less memory than they want, and a clock moved by hand."""
+
+    def __init__(
+        self, draft_wait: float, prompts=PROMPTS, pool=POOL, *, max_step_tokens: int = 16, **sharing
+    ) -> None:
+        self.engine, self.now = FakeEngine(**pool), 0.0
+        profile = HardwareProfile(max_step_tokens)
+        self.loop = looping(self.engine, Fcfs(draft_wait), profile, lambda: self.now, **sharing)
+        self.sessions: list[Session] = []
+        for prompt in prompts:
+            self.open(prompt)
+
+    def open(
+        self, prompt: list[int], tenant: str = "t", max_tokens: int = PARAMS.max_tokens, budget: int = 0
+    ) -> Session:
+        table = BlockTable(self.loop.machine.target.pool, tenant, budget)
+        limits = DraftLimits(VOCAB, 4)
+        session = made(len(self.sessions), prompt, max_tokens, table, limits, tenant=tenant, params=PARAMS)
+        self.sessions.append(session)
+        self.loop.add(session)
+        self.loop.attach(session, len(prompt))
+        return session
+
+    def draft(self, session: Session, counter: int) -> None:
+        wrong = (DraftToken(48),)
+        self.loop.submit(session, Draft(counter, DraftBlock(len(session.sequence), wrong)))
+
+    def step(self, *slices: Slice) -> set[int]:
+        """A step of these slices, or else of the policy's; who was computed in it."""
+        planned = self.loop.machine.plan(self.now).slices
+        work = self.loop.machine.fit(slices or planned, self.now)
+        if work:
+            end(self.loop, work, run_step(self.engine, work))
+        return {planned.session.id for planned in work}
+
+    def work_off(self, steps: int) -> int:
+        """Steps until there is nothing to do; at most `steps`."""
+        for done in range(steps):
+            if not self.step():
+                return done
+        return steps
+
+    def must_finish(self, steps: int) -> None:
+        """Everybody's text is complete and right after at most `steps` steps, with time going by between them."""
+        for _ in range(steps):
+            if not self.step():
+                self.now += 1.0
+            if all(session.sequence.finish_reason for session in self.sessions):
+                break
+        for session in self.sessions:
+            prompt, answer = (
+                session.sequence.tokens[: session.sequence.prompt_length],
+                session.sequence.tokens[session.sequence.prompt_length :],
+            )
+            assert session.sequence.finish_reason == "length"
+            assert answer == continuation(prompt, len(answer))
+
+
+class Crank:
+    """One engine and its memory; the hand that turns the crank."""
+
+    def __init__(self):
+        self.engine, self.opened = FakeEngine(num_blocks=32), 0
+        self.pool = BlockPool(32, self.engine.block_size, prefix_key=b"a secret of this test")
+
+    def session(self, prompt, max_tokens=20, riders=()):
+        self.opened += 1
+        session = made(self.opened, prompt, max_tokens, BlockTable(self.pool), riders=riders)
+        session.attach(len(prompt))
+        return session
+
+    def step(self, session, tokens, decide=False):
+        item = session.plan(session.limit_slice(Slice(session.id, tokens, decide)), 0.0)
+        session.commit(item, run_step(self.engine, [item])[0], 1.0)
+        return item

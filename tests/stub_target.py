@@ -22,10 +22,9 @@ from tokenizers import Tokenizer
 
 from edge_client.drafters.base import Drafter, DrafterFactory
 from opensled.core.messages import DraftToken
-from opensled.core.sampling import Sampler
 from opensled.models.store import model_path
 from opensled.text.tokenizer import _byte_letters
-from tests.fakes import FakeEngine
+from tests.fakes import FakeEngine, Follower
 from verify_server.engine.base import EngineInfo, Scores, Segment
 from verify_server.engine.numpy_scores import NumpyScores
 from verify_server.options.serve_config import ServeConfig
@@ -101,23 +100,14 @@ def load(config: ServeConfig) -> ServedModel:
     return ServedModel("tiny", StubEngine(), HFText(FOLDER))
 
 
-class OracleDrafter(Drafter):
+class OracleDrafter(Follower):
     """Proposes what the target will write, whatever a grammar makes of it."""
 
-    def __init__(self) -> None:
-        self._truth: list[int] = []
-
-    def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
-        self._truth = list(prompt)
-
     def propose(self) -> Iterator[DraftToken]:
-        context = list(self._truth)
+        context = list(self.truth)
         while (token := next_of(context)) != NOT_FINITE:
             context.append(token)
             yield DraftToken(token, 0.9)
-
-    def commit(self, tokens: Sequence[int]) -> None:
-        self._truth += tokens
 
 
 class Oracle(DrafterFactory):

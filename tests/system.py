@@ -3,9 +3,10 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 
+from edge_client.drafters.none import NoneDrafter
 from edge_client.lengths.fixed import FixedLength
 from edge_client.link.remote import RemoteSession, RetryPolicy
 from edge_client.round.commits import Commit
@@ -15,7 +16,8 @@ from hw_profiles.step_cost import HardwareProfile
 from opensled.core.messages import Open, SamplingParams
 from scheduler.fcfs import Fcfs
 from scheduler.plan import SchedulingPolicy
-from tests.fakes import FakeText, MemoryNetwork, Weather
+from tests.fakes import IMPATIENT, FakeText, MemoryNetwork, Weather
+from tests.loops import cancelled
 from tests.rounds import looping
 from verify_server.admission.session_manager import SessionLimits, SessionManager
 from verify_server.round.draft_stage import DraftStage
@@ -82,8 +84,7 @@ async def running(
             assert not serving.done(), serving.result()
             await asyncio.sleep(0.001)
     finally:
-        serving.cancel()
-        await asyncio.gather(serving, return_exceptions=True)
+        await cancelled(serving)
         loop.close()
 
 
@@ -100,13 +101,10 @@ async def ask(
 ) -> Answer:
     """One sequence from open to finish; `request`: further fields of its `Open`."""
     session = session_type(network.connect, Open(tuple(prompt), params, **request), patience)
-    thread = DraftThread(drafter, stop)
-    try:
+    with closing(DraftThread(drafter, stop)) as thread:
         await session.open()
         commits = [commit async for commit in generate(session, thread, params)]
         return Answer(session.truth.generated, session.truth.finish_reason, commits, session.reopened)
-    finally:
-        thread.close()
 
 
 def read_now(outbox: Outbox):
@@ -125,3 +123,21 @@ async def until(condition, seconds=20.0):
     while not condition():
         assert time.monotonic() < deadline, "nothing happened"
         await asyncio.sleep(0.002)
+
+
+async def through(network, open, lost_at=0):
+    """([tokens of the prompt], ids of the answer) of a device that drafts nothing; `open`: what it asks for."""
+    session, tokens = RemoteSession(network.connect, open, IMPATIENT), []
+    thread = DraftThread(NoneDrafter(), FixedLength(4))
+
+    def hear(prefill):
+        tokens.extend(prefill.tokens)
+
+    session.hear_prefill = hear
+    try:
+        await session.open()
+        async for _ in generate(session, thread, open.params):
+            pass
+        return tokens, session.truth.generated
+    finally:
+        thread.close()

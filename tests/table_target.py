@@ -7,7 +7,7 @@ import numpy as np
 
 from edge_client.drafters.base import ModelDrafter
 from lab.testbed.reference import Sampling, key_of_seed
-from opensled.core.messages import DraftToken, TreeNode
+from opensled.core.messages import DraftToken, SamplingParams, TreeNode
 from tests.fakes import EOS, VOCAB, FakeEngine
 from verify_server.engine.base import Scores, Segment
 from verify_server.engine.numpy_scores import NumpyScores
@@ -72,3 +72,18 @@ class TreeDrafter(TableDrafter):
                 count += 1
                 yield TreeNode(DraftToken(id), parent)
                 last = count if id == token.id else last
+
+
+CASES = (
+    {"temperature": 0.0, "repetition_penalty": 1.6},
+    {"temperature": 0.0, "presence_penalty": 2.0, "frequency_penalty": 0.5},
+    {"temperature": 0.8, "frequency_penalty": 1.2, "seed": 5},
+    {"temperature": 1.0, "repetition_penalty": 1.3, "presence_penalty": -0.4, "min_p": 0.02, "seed": 6},
+    {"temperature": 1.3, "top_k": 20, "top_p": 0.95, "min_p": 0.05, "frequency_penalty": 2.0, "seed": 7},
+    {"temperature": 1.5, "min_p": 0.1, "seed": 8},
+)
+PROMPT, LENGTH = (3, 1, 4, 1, 5), 40
+
+
+def params_of(case: dict, max_tokens: int = LENGTH) -> SamplingParams:
+    return SamplingParams(**case, max_tokens=max_tokens)

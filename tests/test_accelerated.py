@@ -13,6 +13,7 @@ from opensled.core.messages import SamplingParams
 from opensled.core.noise import noise_key
 from opensled.core.sampling import Sampler
 from tests.drafter_contract import BLOCK, DrafterContract, ids, pull
+from tests.fakes import Made
 from tests.tiny_drafts import TEXT, TINY_DRAFT, ToyDrafter, tiny_tokenizer
 
 ACCELERATED = "accelerated:llamacpp"
@@ -28,48 +29,28 @@ class ToyModel(ToyDrafter):
 
     def forward(self, tokens, start):
         self.passes += 1
-        return super().forward(tokens, start)
+        return self._read(tokens, start)
 
     def forward_rows(self, tokens, start, wanted):
         self.passes += 1
-        rows = []
-        for place, token in enumerate(tokens):
-            rows.append(super().forward([token], start + place))
+        rows = [self._read([token], start + place) for place, token in enumerate(tokens)]
         return rows[len(rows) - wanted :]
+
+    def _read(self, tokens, start):
+        return super().forward(tokens, start)
 
 
 class CopyModel(ToyModel):
     """Continues a repeated pattern of its own: the token after x is x + 1, of a few."""
 
-    def _row(self):
-        row = np.zeros(40)
+    def _read(self, tokens, start):
+        row = np.zeros(len(super()._read(tokens, start)))
         row[(self.cache[-1] + 1) % 8] = 5.0
         return row
 
-    def forward(self, tokens, start):
-        super().forward(tokens, start)
-        return self._row()
-
-    def forward_rows(self, tokens, start, wanted):
-        self.passes += 1
-        rows = []
-        for place, token in enumerate(tokens):
-            ToyDrafter.forward(self, [token], start + place)
-            rows.append(self._row())
-        return rows[len(rows) - wanted :]
-
 
 class TestAccelerated(DrafterContract):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def factory(cls):
-        class Factory:
-            name = "accelerated toy"
-
-            def create(self):
-                return AcceleratedDrafter(ToyModel(), CachebackDrafter())
-
-        return Factory()
+    make = staticmethod(lambda: Made(lambda: AcceleratedDrafter(ToyModel(), CachebackDrafter())))
 
     @pytest.fixture
     def fresh(self):

@@ -28,6 +28,7 @@ from scheduler.estimates import GUESS, DeviceBook
 from scheduler.goodput.policy import Goodput
 from scheduler.plan import Slice
 from tests.fakes import VOCAB, FakeEngine, OracleDrafter, continuation
+from tests.loops import cancelled
 from tests.mischief import SLOW_STEPS, Believes
 from tests.serving import blocks_return, linked, serving
 from tests.sessions import Bench
@@ -286,8 +287,7 @@ class Flooder:
                 await stream.send(self._draft(counter if self._flood.counts else 1))
                 self.sent += 1
         finally:
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
+            await cancelled(reading)
 
     def _draft(self, counter: int) -> Draft:
         flood = self._flood
@@ -332,9 +332,7 @@ async def beside(flood: Flood) -> tuple[list[Answer], list[Flooder], SessionMana
         floods = [asyncio.ensure_future(flooder.run()) for flooder in flooders]
         prompts = [[number, 2, 3] for number in range(1, ANSWERS + 1)]
         answers = await answers_of_the_good(address, prompts)
-        for task in floods:
-            task.cancel()
-        ended = await asyncio.gather(*floods, return_exceptions=True)
+        ended = await cancelled(*floods)
         assert all(isinstance(end, asyncio.CancelledError) for end in ended), ended
         await stack.aclose()
         await blocks_return(manager)

@@ -1,16 +1,11 @@
 """The API of a device, over a fake backend: raw HTTP, and the official client against a real server."""
 
 import json
-import socket
-import threading
-import time
 
 import httpx
 import openai
 import pytest
-import uvicorn
 
-from http_api.app import build_app
 from opensled.core.errors import (
     EngineError,
     InvalidRequest,
@@ -22,6 +17,7 @@ from opensled.core.errors import (
 )
 from opensled.core.messages import ChatMessage
 from tests.fake_backend import HELLO, STATS, USUAL, WORDS, FakeBackend, call, chat, events, refusal
+from tests.system import until
 
 
 def test_a_chat_answer():
@@ -195,63 +191,6 @@ def test_unknown_paths_and_methods():
     assert refusal(response, 405)["message"].endswith("it takes POST")
 
 
-@pytest.fixture
-def served():
-    """Serves a backend from a thread of its own; gives the port."""
-    running = []
-
-    def start(backend) -> int:
-        listener = socket.create_server(("127.0.0.1", 0))
-        server = uvicorn.Server(uvicorn.Config(build_app(backend), log_level="warning", lifespan="off"))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        running.append((server, thread))
-        return listener.getsockname()[1]
-
-    yield start
-    for server, thread in running:
-        server.should_exit = True
-        thread.join(30)
-        assert not thread.is_alive()
-
-
-@pytest.fixture
-def client(served):
-    def connect(backend) -> openai.OpenAI:
-        url = f"http://127.0.0.1:{served(backend)}/v1"
-        return openai.OpenAI(api_key="none", base_url=url, max_retries=0, timeout=60)
-
-    return connect
-
-
-def test_the_official_client_chats(client):
-    api = client(FakeBackend())
-    reply = api.chat.completions.create(model="tiny", messages=HELLO, seed=1)
-    assert reply.choices[0].message.content == "".join(WORDS)
-    assert reply.usage.completion_tokens_details.accepted_prediction_tokens == 2
-    assert api.completions.create(model="tiny", prompt=[1, 2]).choices[0].text == "".join(WORDS)
-    assert [model.id for model in api.models.list()] == ["tiny"]
-    assert api.models.retrieve("tiny").id == "tiny"
-    again = [*HELLO, reply.choices[0].message.model_dump(), *HELLO]
-    assert api.chat.completions.create(model="tiny", messages=again).choices
-
-
-def test_the_official_client_streams(client):
-    api = client(FakeBackend())
-    options = {"include_usage": True}
-    with api.chat.completions.create(
-        model="tiny", messages=HELLO, stream=True, stream_options=options
-    ) as stream:
-        chunks = list(stream)
-    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
-    assert text == "".join(WORDS)
-    assert chunks[-1].usage.total_tokens == 11
-    assert (
-        "".join(c.choices[0].text for c in api.completions.create(model="tiny", prompt="a", stream=True))
-        == text
-    )
-
-
 def test_the_official_client_sees_errors_by_type(client):
     api = client(FakeBackend(Overloaded("full", retry_after=2), fail_after=0))
     with pytest.raises(openai.RateLimitError) as caught:
@@ -270,24 +209,23 @@ def test_the_official_client_sees_an_error_midway(client):
         list(stream)
 
 
-def wait_until(happened) -> None:
-    deadline = time.monotonic() + 20
-    while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def test_a_reader_who_leaves_ends_the_work(served):
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "path", ["/v1/chat/completions", "/v1/responses", "/v1/messages", "/api/chat", "/page/chat"]
+)
+async def test_a_reader_who_leaves_ends_the_work(served, path, stream):
     backend = FakeBackend(endless=True)
-    url = f"http://127.0.0.1:{served(backend)}/v1/chat/completions"
-    with httpx.stream("POST", url, json=chat(stream=True)) as response:
-        assert next(response.iter_lines())
-    wait_until(lambda: backend.closed == 1)
-
-
-def test_a_reader_who_leaves_while_waiting_ends_the_work(served):
-    backend = FakeBackend(endless=True)
-    url = f"http://127.0.0.1:{served(backend)}/v1/chat/completions"
+    body = (
+        {"messages": HELLO, "stream": stream}
+        if path != "/v1/responses"
+        else {"input": "Hi", "stream": stream}
+    )
+    url = f"http://127.0.0.1:{served(backend)}{path}"
     with pytest.raises(httpx.ReadTimeout):
-        httpx.post(url, json=chat(), timeout=0.3)
-    wait_until(lambda: backend.closed == 1)
+        async with (
+            httpx.AsyncClient() as client,
+            client.stream("POST", url, json=body, timeout=0.3) as response,
+        ):
+            assert await anext(response.aiter_lines())
+            raise httpx.ReadTimeout("the reader leaves")
+    await until(lambda: backend.closed == 1, 20)

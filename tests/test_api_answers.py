@@ -25,8 +25,12 @@ def payloads(response):
     return [json.loads(chunk) for chunk in chunks]
 
 
-def test_several_answers_each_have_an_index_and_a_seed():
-    backend = FakeBackend()
+@pytest.fixture
+def backend():
+    return FakeBackend()
+
+
+def test_several_answers_each_have_an_index_and_a_seed(backend):
     reply = call(backend, body=chat(n=3, seed=5)).json()
     assert [choice["index"] for choice in reply["choices"]] == [0, 1, 2]
     assert {choice["message"]["content"] for choice in reply["choices"]} == {TEXT}
@@ -35,14 +39,12 @@ def test_several_answers_each_have_an_index_and_a_seed():
     assert backend.closed == 3
 
 
-def test_without_a_seed_the_server_draws_each():
-    backend = FakeBackend()
+def test_without_a_seed_the_server_draws_each(backend):
     call(backend, body=chat(n=2))
     assert [task.params.seed for task in backend.tasks] == [None, None]
 
 
-def test_seeds_go_round_at_64_bits():
-    backend = FakeBackend()
+def test_seeds_go_round_at_64_bits(backend):
     assert call(backend, body=chat(n=2, seed=2**63 - 1)).status_code == 200
     assert call(backend, body=chat(n=2, seed=-(2**63) - 1)).status_code == 200
     seeds = [task.params.seed for task in backend.tasks]
@@ -57,8 +59,7 @@ def test_usage_counts_a_prompt_once_and_every_answer():
     assert usage["opensled"]["drafted"] == 4 * STATS.drafted
 
 
-def test_prompts_times_answers_come_in_the_order_of_the_prompts():
-    backend = FakeBackend()
+def test_prompts_times_answers_come_in_the_order_of_the_prompts(backend):
     reply = call(backend, RAW, raw(prompt=["a", "b"], n=2, best_of=2, seed=1)).json()
     assert [choice["index"] for choice in reply["choices"]] == [0, 1, 2, 3]
     assert [task.prompt for task in backend.tasks] == ["a", "a", "b", "b"]
@@ -142,8 +143,7 @@ def test_log_probabilities_of_a_chat():
         ]
 
 
-def test_log_probabilities_without_alternatives():
-    backend = FakeBackend()
+def test_log_probabilities_without_alternatives(backend):
     entries = call(backend, body=chat(logprobs=True)).json()["choices"][0]["logprobs"]["content"]
     assert backend.tasks[0].top_logprobs == 0 and all(entry["top_logprobs"] == [] for entry in entries)
     assert call(backend, body=chat()).json()["choices"][0]["logprobs"] is None
@@ -170,8 +170,7 @@ def test_log_probabilities_of_a_completion():
     assert all(token in top for token, top in zip(logprobs["tokens"], logprobs["top_logprobs"], strict=True))
 
 
-def test_offsets_count_whole_characters():
-    backend = FakeBackend()
+def test_offsets_count_whole_characters(backend):
     ids = backend.tokenizer.encode("a 👍 b")
 
     async def spell(task):
@@ -197,8 +196,7 @@ def test_offsets_count_whole_characters():
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(("prompt", "shown"), [("Once", "Once"), ([76, 75], None)])
-def test_an_echo_puts_the_prompt_before_the_answer(prompt, shown, stream):
-    backend = FakeBackend()
+def test_an_echo_puts_the_prompt_before_the_answer(prompt, shown, stream, backend):
     shown = shown or backend.tokenizer.decode(prompt)
     response = call(backend, RAW, raw(prompt=prompt, echo=True, stream=stream))
     if stream:
@@ -218,8 +216,7 @@ def test_an_echo_puts_the_prompt_before_the_answer(prompt, shown, stream):
         ({"echo": True}, None),
     ],
 )
-def test_what_is_asked_of_a_prompt(fields, wanted):
-    backend = FakeBackend()
+def test_what_is_asked_of_a_prompt(fields, wanted, backend):
     assert call(backend, RAW, raw(prompt=[[5, 6], [7]], **fields)).status_code == 200
     assert [task.prompt_logprobs for task in backend.tasks] == [wanted] * 2
 
@@ -231,8 +228,7 @@ PLACES = (
 )
 
 
-def test_each_form_shows_as_many_of_the_likeliest_as_it_is_asked_for():
-    backend = FakeBackend()
+def test_each_form_shows_as_many_of_the_likeliest_as_it_is_asked_for(backend):
 
     async def say(task):
         yield Chunk("", (), prompt=PLACES[:2])
@@ -254,8 +250,7 @@ def test_each_form_shows_as_many_of_the_likeliest_as_it_is_asked_for():
     assert places[2]["8"] == {"logprob": -9999.0, "rank": 1, "decoded_token": spell[2]}
 
 
-def test_offsets_count_special_tokens_where_the_prompt_spells_them():
-    backend = FakeBackend()
+def test_offsets_count_special_tokens_where_the_prompt_spells_them(backend):
     prompt = "<|user|>Hi"
     ids = backend.tokenizer.encode(prompt)
 
@@ -271,8 +266,7 @@ def test_offsets_count_special_tokens_where_the_prompt_spells_them():
         assert choice["logprobs"]["text_offset"] == offsets, choice
 
 
-def test_biases_reach_the_backend():
-    backend = FakeBackend()
+def test_biases_reach_the_backend(backend):
     call(backend, body=chat(logit_bias={"7": -100, "2047": 0.5}))
     assert backend.tasks[0].params.logit_bias == ((7, -100.0), (2047, 0.5))
 
@@ -280,8 +274,7 @@ def test_biases_reach_the_backend():
 CALL = {"id": "call_1", "type": "function", "function": {"name": "lamp", "arguments": '{"on":true}'}}
 
 
-def test_turns_with_calls_and_their_results():
-    backend = FakeBackend()
+def test_turns_with_calls_and_their_results(backend):
     messages = [
         {"role": "user", "content": "Light!", "name": "Ann"},
         {"role": "assistant", "content": None, "tool_calls": [CALL], "refusal": None, "annotations": []},

@@ -18,7 +18,7 @@ from http_api.guard import Access, read_keys
 from http_api.server import ApiServer
 from opensled.core.errors import NotFound, UsageError
 from opensled.net.address import web_origins
-from tests.fake_backend import FakeBackend, chat, refusal
+from tests.fake_backend import FakeBackend, chat, refusal, through
 from tests.foreign_hosts import FOREIGN_HOSTS
 
 PAGE = "https://chat.example"
@@ -34,13 +34,7 @@ def send(access, method="POST", path=CHAT, host="127.0.0.1:8411", **headers):
     content = json.dumps(chat()).encode() if method == "POST" else None
     named = {"host": host, "content-type": "application/json"}
     named |= {name.replace("_", "-"): value for name, value in headers.items()}
-
-    async def request():
-        transport = httpx.ASGITransport(build_app(backend, access), raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://edge") as client:
-            return await client.request(method, path, content=content, headers=named)
-
-    return asyncio.run(request()), backend.asked
+    return through(build_app(backend, access), method, path, content=content, headers=named), backend.asked
 
 
 # -- keys -------------------------------------------------------------------------------------------------

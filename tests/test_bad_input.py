@@ -23,7 +23,6 @@ from tests.bad_input import (
     SENT,
     SILENT,
     VANISHING,
-    Frames,
     Row,
     drafting,
     opening,
@@ -77,7 +76,8 @@ CASES = [(row, index) for row in SENT for index in range(len(row.cases))]
 @pytest.mark.parametrize(("row", "index"), CASES, ids=[f"{row.sent} [{index}]" for row, index in CASES])
 def test_bad_input_gets_its_documented_answer_and_touches_nobody(bench, row, index):
     frames = row.cases[index]
-    committed = _committed(frames) if row.session == GOES_ON else ()
+    opened = pb.ClientMessage.FromString(frames[0]).open
+    committed = tuple(opened.committed) if row.session == GOES_ON else ()
 
     async def scenario(place: Place) -> None:
         with remembering(place):
@@ -96,10 +96,6 @@ def test_bad_input_gets_its_documented_answer_and_touches_nobody(bench, row, ind
             assert bool(tokens) == (row.session != NEVER)
 
     bench.run(scenario, row.trusting)
-
-
-def _committed(frames: Frames) -> tuple[int, ...]:
-    return tuple(pb.ClientMessage.FromString(frames[0]).open.committed)
 
 
 def _check_failure(row: Row, outcome: Failure | str) -> None:

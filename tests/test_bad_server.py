@@ -18,7 +18,8 @@ from opensled.core.errors import Overloaded, ProtocolError, Unreachable
 from opensled.core.messages import Cancel, Open
 from opensled.v1 import verify_pb2 as pb
 from opensled.wire import codec
-from tests.serving import PROMPT, linked, serving
+from tests.loops import cancelled
+from tests.serving import PROMPT, handling, linked, serving
 
 NAN = float("nan")
 
@@ -34,19 +35,9 @@ async def saying(payload: bytes):
     async def unary(request, context):
         return payload
 
-    calls = {
-        "Sequence": grpc.stream_stream_rpc_method_handler(sequence),
-        "Describe": grpc.unary_unary_rpc_method_handler(unary),
-        "GetTokenizer": grpc.unary_unary_rpc_method_handler(unary),
-    }
-    server = grpc.aio.server()
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(codec.SERVICE_NAME, calls),))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        await server.stop(None)
+    unaries = dict.fromkeys(("Describe", "GetTokenizer"), grpc.unary_unary_rpc_method_handler(unary))
+    async with handling(sequence, **unaries) as address:
+        yield address
 
 
 async def test_bytes_that_are_no_message_are_the_servers_error():
@@ -65,8 +56,7 @@ async def test_a_stream_that_is_closed_leaves_no_write_behind():
         stream = link.connect()
         sending = asyncio.ensure_future(stream.send(Open((1,))))
         await asyncio.sleep(0)
-        sending.cancel()
-        await asyncio.gather(sending, return_exceptions=True)
+        await cancelled(sending)
         before = asyncio.all_tasks()
         await stream.close()
         assert not [task for task in before if "GrpcStream._write" in repr(task) and not task.done()]
@@ -167,17 +157,14 @@ def silent():
 
 @pytest.mark.timed
 @pytest.mark.parametrize("dead", [refusing, silent], ids=lambda kind: kind.__name__)
-def test_a_new_request_is_told_soon(dead):
-    async def scenario(address):
+async def test_a_new_request_is_told_soon(dead):
+    with dead() as address:
         async with linked(address) as link:
             session = RemoteSession(link.connect, Open(PROMPT))
             started = time.monotonic()
             with pytest.raises(Unreachable, match="no server answers"):
                 await session.open()
-            return time.monotonic() - started
-
-    with dead() as address:
-        assert asyncio.run(scenario(address)) < PROMISED
+            assert time.monotonic() - started < PROMISED
 
 
 def test_what_is_promised_is_what_is_waited_for():

@@ -3,9 +3,6 @@ cannot is refused by the name of the module that it needs."""
 
 import asyncio
 import json
-import os
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,6 +12,7 @@ from lab.testbed.processes import Process
 from opensled.core.messages import GUIDE, Failure, Guide, Open, SamplingParams
 from opensled.models.store import model_path
 from tests.absent import without
+from tests.commands import opensled
 from tests.serving import finish, first_reply, linked
 
 # What the GPU machines at hand do not have (docs/install.md).
@@ -108,10 +106,7 @@ def lines(folder: Path, start: str) -> list[str]:
 
 def answer(address: str, environment: dict[str, str], drafter: str) -> dict:
     flags = ("--server", address, "--drafter", drafter, "--max-tokens", "40", "--threads", "1", "--json")
-    command = [sys.executable, "-m", "opensled", "generate", *flags, *QUESTION]
-    done = subprocess.run(
-        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=60
-    )
+    done = opensled("generate", *flags, *QUESTION, variables=environment)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -1,6 +1,5 @@
 """Drafts by text: aligned with the target's own tokens, whatever the vocabularies are."""
 
-import asyncio
 import json
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -9,13 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.drafters.base import DrafterFactory
 from edge_client.drafters.by_text import ByTextDrafter, Piece, TextSource
 from edge_client.drafters.model_text import ModelText
 from edge_client.drafters.retokenize import Seam, Spelled, settled
 from opensled.core.messages import SamplingParams
 from tests.drafter_contract import DrafterContract, ids, pull
-from tests.fakes import IMPATIENT, Weather
+from tests.fakes import IMPATIENT, Made, Weather
 from tests.five_tokenizers import MADE, TEXTS, FamilyTokenizer, family, tokenizer_json
 from tests.system import CALM, FOREVER, Answer, ask, running
 from tests.text_pairs import (
@@ -51,18 +49,8 @@ class Echo(TextSource):
             yield Piece(book[start : start + 3], 0.9)
 
 
-class EchoFactory(DrafterFactory):
-    name = "echo"
-
-    def create(self) -> ByTextDrafter:
-        return ByTextDrafter(Echo(), tiny_tokenizer(), (0,))
-
-
 class TestByText(DrafterContract):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def factory(cls):
-        return EchoFactory()
+    make = staticmethod(lambda: Made(lambda: ByTextDrafter(Echo(), tiny_tokenizer(), (0,))))
 
 
 class Told(TextSource):
@@ -313,28 +301,24 @@ def writer(prompt: Sequence[int], answer: Sequence[int]) -> Callable[[Sequence[i
 
 @pytest.mark.parametrize(("target", "draft"), PAIRS, ids=lambda name: name)
 @pytest.mark.parametrize("weather", [Weather(), STORM], ids=["calm", "storm"])
-def test_the_answer_is_the_targets_own(target, draft, weather):
+async def test_the_answer_is_the_targets_own(target, draft, weather):
     alone, linked = Rounds(), Rounds()
-
-    async def scenario():
-        for kind, text in TEXTS.items():
-            prompt, expected = stubborn_answer(target, text, breaks=kind == "emoji")
-            known = spelled(target, [*prompt, *expected[:-1]])
-            engine = TextEngine(target=writer(prompt, expected), family=target)
-            waits, patience = (0.5, IMPATIENT) if weather.loss else (FOREVER, CALM)
-            async with running(
-                engine, draft_wait=waits, weather=weather, limits=SessionLimits(linger=2.0)
-            ) as network:
-                drafter = by_text(target, draft, known)
-                answers.append(await ask(network, prompt, drafter, PARAMS, patience=patience))
-            assert (answers[-1].tokens, answers[-1].finish_reason) == (expected, "eos"), kind
-            rounds = answers[-1].rounds
-            linked.add(Rounds([each.accepted for each in rounds], [each.drafted for each in rounds]))
-            if not weather.loss:
-                alone.add(draft_through(by_text(target, draft, known), prompt, expected, block=4, ahead=True))
-
     answers: list[Answer] = []
-    asyncio.run(scenario())
+    for kind, text in TEXTS.items():
+        prompt, expected = stubborn_answer(target, text, breaks=kind == "emoji")
+        known = spelled(target, [*prompt, *expected[:-1]])
+        engine = TextEngine(target=writer(prompt, expected), family=target)
+        waits, patience = (0.5, IMPATIENT) if weather.loss else (FOREVER, CALM)
+        async with running(
+            engine, draft_wait=waits, weather=weather, limits=SessionLimits(linger=2.0)
+        ) as network:
+            drafter = by_text(target, draft, known)
+            answers.append(await ask(network, prompt, drafter, PARAMS, patience=patience))
+        assert (answers[-1].tokens, answers[-1].finish_reason) == (expected, "eos"), kind
+        rounds = answers[-1].rounds
+        linked.add(Rounds([each.accepted for each in rounds], [each.drafted for each in rounds]))
+        if not weather.loss:
+            alone.add(draft_through(by_text(target, draft, known), prompt, expected, block=4, ahead=True))
     if weather.loss:
         assert any(answer.reopened for answer in answers)
     else:

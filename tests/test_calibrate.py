@@ -3,9 +3,6 @@
 import asyncio
 import json
 import logging
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +18,7 @@ from hw_profiles.detect import Board, detect, usable_cores
 from hw_profiles.profiles import MeasuredDraft, MeasuredLink, Quantity
 from opensled.core.errors import NotFound, UsageError
 from opensled.core.messages import DraftToken
+from tests.commands import opensled
 from tests.golden_boards import plant
 from tests.serving import serving
 
@@ -146,9 +144,7 @@ def test_a_busy_machine_is_told_of():
 
 
 def run(*arguments, **environ):
-    command = [sys.executable, "-m", "opensled", "profile", "calibrate", *arguments]
-    environment = {**os.environ, **environ}
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, cwd=ROOT)
+    return opensled("profile", "calibrate", *arguments, variables=environ, cwd=ROOT)
 
 
 @pytest.mark.timed

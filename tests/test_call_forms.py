@@ -15,7 +15,7 @@ from opensled.text.tokenizer import TargetTokenizer
 from tests.call_families import FAMILIES, UNKNOWN
 from tests.fake_backend import FakeBackend, call, chat
 from tests.guiding import EOS, PADDED, completes, follows, ids, tagged_tokenizer, tiny
-from tests.test_thought_reader import whole
+from tests.thinking_world import whole
 from verify_server.text.chat_template import Chats
 from verify_server.text.guide import GuideCompiler
 from verify_server.text.template_files import Templates

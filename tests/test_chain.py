@@ -1,6 +1,6 @@
 """Chains of drafters, and a draft model with tables in front: which drafter drafts, and what all of them hear."""
 
-import asyncio
+from contextlib import closing
 from dataclasses import replace
 from itertools import islice
 
@@ -145,18 +145,12 @@ class TestTurns:
         chain.commit(text * 5)
         assert list(chain.propose_tree()) == list(tables.propose_tree()) != []
 
-    def test_where_no_drafter_has_a_tree_a_chain_is_sent(self):
-        async def drafted():
-            chain = ChainDrafter([CachebackDrafter(), ToyDrafter(rolls_back=True)])
-            thread = DraftThread(chain, FixedLength(3, tree=8))
-            truth = Truth((1, 2, 3, 4, 1))
-            try:
-                thread.begin(truth, GREEDY)
-                return (await thread.draft(truth, BlockBudget(3, tree=8))).block
-            finally:
-                thread.close()
-
-        block = asyncio.run(drafted())
+    async def test_where_no_drafter_has_a_tree_a_chain_is_sent(self):
+        chain = ChainDrafter([CachebackDrafter(), ToyDrafter(rolls_back=True)])
+        truth = Truth((1, 2, 3, 4, 1))
+        with closing(DraftThread(chain, FixedLength(3, tree=8))) as thread:
+            thread.begin(truth, GREEDY)
+            block = (await thread.draft(truth, BlockBudget(3, tree=8))).block
         alone = ToyDrafter(rolls_back=True)
         alone.begin((1, 2, 3, 4, 1), GREEDY)
         assert list(block.ids) == ids(pull(alone, 3)) and block.parents == ()

@@ -20,9 +20,10 @@ from opensled.core.messages import ChatMessage
 from opensled.drafting.status import DraftStatus
 from opensled.text.painter import Painter
 from tests.devices import device_on, read
+from tests.five_tokenizers import TOKENIZERS
 from tests.gated_target import SlowEngine
 from tests.serving import serving
-from tests.test_tokenizer import TOKENIZERS, tiny_tokenizer
+from tests.tiny_drafts import tiny_tokenizer
 from tests.vision_models import picture
 
 # -- turn by turn ----------------------------------------------------------------------------------------

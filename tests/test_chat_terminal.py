@@ -1,16 +1,14 @@
 """`opensled chat` against a real server: in a real terminal, and through a pipe."""
 
 import json
-import os
 import stat
-import subprocess
-import sys
 
 import pytest
 
 from lab.testbed.processes import Process, settings
 from opensled.cli.colour import CODES
 from opensled.text.origins import ORIGINS
+from tests.commands import opensled
 from tests.gated_target import GATE
 from tests.terminal import Screen
 
@@ -39,11 +37,8 @@ def chat(server, tmp_path, *arguments, **variables):
 
 
 def piped(server, tmp_path, text, *arguments):
-    command = [sys.executable, "-m", "opensled", "chat", "--server", server, "--drafter", "lookup"]
-    environment = {**os.environ, **settings(cache_dir=tmp_path / "cache")}
-    return subprocess.run(
-        [*command, *arguments], input=text, capture_output=True, timeout=60, env=environment
-    )
+    words = ("chat", "--server", server, "--drafter", "lookup", *arguments)
+    return opensled(*words, input=text, text=False, variables=settings(cache_dir=tmp_path / "cache"))
 
 
 def leave(screen):

@@ -17,10 +17,11 @@ from relay.config import RelayConfig
 from scheduler.admission import max_promised
 from tests.bad_input import opening, text
 from tests.fakes import FakeEngine, HeldText, continuation
+from tests.loops import cancelled
 from tests.raw_wire import raw_connection
 from tests.serving import PROMPT, finish, first_reply, linked, serving
+from tests.sessions import PROFILE
 from tests.system import running, until
-from tests.test_overload import PROFILE
 from verify_server.access.client_limits import MIN_OPENING, ClientLimits, message_bytes
 from verify_server.access.connections import TOGETHER_S
 from verify_server.access.security import TenantLimits, Tenants
@@ -91,8 +92,7 @@ async def test_a_peer_who_leaves_at_his_failure_leaves_no_session_behind():
     async with running(FakeEngine(), limits=SessionLimits(linger=60)) as network:
         stream = asyncio.ensure_future(network.serve(receive, send))
         await failing.wait()
-        stream.cancel()
-        await asyncio.gather(stream, return_exceptions=True)
+        await cancelled(stream)
         assert not network.manager.remembered
 
 

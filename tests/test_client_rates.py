@@ -13,6 +13,7 @@ from opensled.core.messages import ChatMessage, Failure, Open, SamplingParams
 from tests.bad_input import CANCEL, drafting, opening
 from tests.fakes import FakeEngine, FakeText, OracleDrafter, continuation
 from tests.gated_target import SlowEngine
+from tests.loops import cancelled
 from tests.raw_wire import raw_connection, raw_stream
 from tests.serving import PROMPT, finish, first_reply, linked, serving
 from tests.system import ask, until
@@ -175,9 +176,7 @@ async def test_calls_beyond_those_that_may_wait_are_sent_away():
     async with serving(client_limits=limits) as (manager, address), linked(address) as link:
         calls = [asyncio.ensure_future(link.describe()) for _ in range(20)]
         await until(lambda: sum(call.done() for call in calls) == 20 - 4)
-        for call in calls:
-            call.cancel()
-        ends = await asyncio.gather(*calls, return_exceptions=True)
+        ends = await cancelled(*calls)
         assert (
             sum(isinstance(end, Unreachable) for end in ends) == 15 and manager.stats.limited["streams"] == 15
         )

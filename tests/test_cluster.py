@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
@@ -68,19 +68,16 @@ def kill(actor: str) -> None:
     os.kill(pid(actor), signal.SIGKILL)
 
 
-def run(scenario, cluster):
-    """`await scenario(cluster)` while its directory is watched, once every replica is up."""
-
-    async def whole():
-        await asyncio.wait_for(cluster.directory.ready(), 120)
-        watching = asyncio.ensure_future(cluster.directory.watch())
-        try:
-            await asyncio.wait_for(until(lambda: len(ids(cluster)) == 2), 120)
-            await asyncio.wait_for(scenario(cluster), 120)
-        finally:
-            watching.cancel()
-
-    asyncio.run(whole())
+@asynccontextmanager
+async def watched(cluster):
+    """The cluster while its directory is watched, once every replica is up."""
+    await asyncio.wait_for(cluster.directory.ready(), 120)
+    watching = asyncio.ensure_future(cluster.directory.watch())
+    try:
+        await asyncio.wait_for(until(lambda: len(ids(cluster)) == 2), 120)
+        yield cluster
+    finally:
+        watching.cancel()
 
 
 def ids(cluster) -> set[str]:
@@ -92,8 +89,8 @@ async def until(condition) -> None:
         await asyncio.sleep(0.02)
 
 
-def test_replicas_tell_who_and_where_they_are(ray_cluster):
-    async def scenario(cluster):
+async def test_replicas_tell_who_and_where_they_are(ray_cluster):
+    async with watched(ray_cluster) as cluster:
         first, second = cluster.directory.replicas()
         assert {beat.replica.rpartition("-")[0] for beat in (first, second)} == set(REPLICAS)
         assert len({first.address, second.address, first.inner, second.inner}) == 4
@@ -104,19 +101,15 @@ def test_replicas_tell_who_and_where_they_are(ray_cluster):
         before = first.at
         await until(lambda: cluster.directory.replicas()[0].at > before)
 
-    run(scenario, ray_cluster)
 
-
-def test_their_processes_are_named(ray_cluster):
-    async def scenario(cluster):
+async def test_their_processes_are_named(ray_cluster):
+    async with watched(ray_cluster):
         titles = [Path(f"/proc/{pid(name)}/cmdline").read_text() for name in REPLICAS]
         assert all(title.startswith("ray::Replica") for title in titles)
 
-    run(scenario, ray_cluster)
 
-
-def test_a_killed_replica_leaves_the_table_and_comes_back_as_another(ray_cluster):
-    async def scenario(cluster):
+async def test_a_killed_replica_leaves_the_table_and_comes_back_as_another(ray_cluster):
+    async with watched(ray_cluster) as cluster:
         before = ids(cluster)
         process = pid("replica-0")
         kill("replica-0")
@@ -124,11 +117,9 @@ def test_a_killed_replica_leaves_the_table_and_comes_back_as_another(ray_cluster
         await until(lambda: len(ids(cluster)) == 2)
         assert len(ids(cluster) & before) == 1 and pid("replica-0") != process
 
-    run(scenario, ray_cluster)
 
-
-def test_a_killed_scheduler_comes_back_and_knows_the_same_replicas(ray_cluster):
-    async def scenario(cluster):
+async def test_a_killed_scheduler_comes_back_and_knows_the_same_replicas(ray_cluster):
+    async with watched(ray_cluster) as cluster:
         before, process, processes = ids(cluster), pid("scheduler"), [pid(name) for name in REPLICAS]
         kill("scheduler")
         killed = time.monotonic()
@@ -141,8 +132,6 @@ def test_a_killed_scheduler_comes_back_and_knows_the_same_replicas(ray_cluster):
         await until(lambda: ids(cluster) == before)
         assert pid("scheduler") != process and [pid(name) for name in REPLICAS] == processes
 
-    run(scenario, ray_cluster)
-
 
 async def uptime(cluster) -> float:
     """Seconds that the scheduler has been there; 0 = it is not."""
@@ -153,8 +142,8 @@ async def uptime(cluster) -> float:
 
 
 @pytest.mark.long
-def test_all_are_renewed_one_after_the_other(ray_cluster):
-    async def scenario(cluster):
+async def test_all_are_renewed_one_after_the_other(ray_cluster):
+    async with watched(ray_cluster) as cluster:
         before = ids(cluster)
         renewing = asyncio.ensure_future(cluster.restart())
         while not renewing.done():
@@ -162,8 +151,6 @@ def test_all_are_renewed_one_after_the_other(ray_cluster):
             await asyncio.sleep(0.02)
         renewing.result()
         await until(lambda: len(ids(cluster)) == 2 and not ids(cluster) & before)
-
-    run(scenario, ray_cluster)
 
 
 @pytest.fixture(scope="module")

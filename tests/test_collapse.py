@@ -2,24 +2,18 @@
 
 import itertools
 import warnings
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.head_texts import collapse
 from tests.hypothesis_profiles import tried
 from verify_server.drafting.heads.collapse import ROOT, Trie, best_chain, best_trie
 
 BLANK = 9
 ALL = 10_000  # paths, ids or nodes: more than there are
-
-
-def collapse(path: Sequence[int], blank: int) -> list[int]:
-    """The text of a path of frames: [7, 7, b, 7, 3, 3] is [7, 7, 3]."""
-    before = [blank, *path[:-1]]
-    return [id for id, previous in zip(path, before) if id not in (blank, previous)]
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from tests.devices import TOKENIZER, OracleFactory, device_on, read
 from tests.fake_target import _Text as TinyText
 from tests.fakes import continuation
 from tests.gated_target import SlowEngine
+from tests.loops import cancelled
 from tests.serving import GREEDY, PROMPT, serving
 from tests.small_tokenizer import small_tokenizer
 from tests.system import until
@@ -291,7 +292,6 @@ async def test_a_reader_who_leaves_while_a_drafter_is_made_does_not_cost_its_pla
         device._factory = Slow()
         leaving = asyncio.ensure_future(read(device))
         await until(lambda: not device._unused)
-        leaving.cancel()
-        await asyncio.gather(leaving, return_exceptions=True)
+        await cancelled(leaving)
         may_go_on.set()
         assert (await read(device))[-1].stats.rounds > 0

@@ -1,7 +1,6 @@
 """The two packages, and the one place that spells how to install them."""
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -17,8 +16,8 @@ from opensled.core.errors import UsageError
 from opensled.process import distribution
 from opensled.process.registry import remedy_of
 from tests.absent import without
-from tests.layers import EVERYTHING, PLUG_INS
-from tests.test_layers import _imports, _module, _room, _sources
+from tests.commands import opensled
+from tests.layers import EVERYTHING, PLUG_INS, _imports, _module, _room, _sources
 
 ROOT = Path(__file__).resolve().parents[1]
 WHOLE = read_file(ROOT / "pyproject.toml")
@@ -106,7 +105,8 @@ def test_the_devices_package_holds_what_a_device_imports():
     """All packages that its files and its commands import, of the plug-ins the rooms, and nothing else."""
     files = {_module(file): file for file in _sources(*EVERYTHING)}
     needed = {_place(file) for file in _sources("edge_client")}
-    needed |= {_place(files[module]) for verb in device_verbs() for module in verb.modules}
+    verbs = [verb for name, verb in VERBS.items() if name not in OF_CHECKOUTS | OF_SERVERS]
+    needed |= {_place(files[module]) for verb in verbs for module in verb.modules}
     found = set()
     while needed - found:
         found |= needed
@@ -130,10 +130,6 @@ def _place(file: str) -> str:
     if top not in PLUG_INS:
         return top
     return file if _room(file) == top else _room(file)
-
-
-def device_verbs():
-    return [verb for name, verb in VERBS.items() if name not in OF_CHECKOUTS | OF_SERVERS]
 
 
 def test_each_package_has_its_commands():
@@ -175,10 +171,9 @@ def test_the_whole_package_holds_all_but_the_laboratory():
 
 def test_a_library_comes_with_the_extra_of_the_part_that_asks_for_it(tmp_path):
     """Several bring `cryptography`."""
-    environment = {**os.environ, **without(tmp_path, "cryptography")}
+    variables = without(tmp_path, "cryptography")
     for words, extra in (("drafts keygen --sign-key drafts.key", "adapt"), ("pair", "home")):
-        command = [sys.executable, "-m", "opensled", *words.split()]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        done = opensled(*words.split(), cwd=tmp_path, variables=variables)
         assert done.returncode == 1 and f"[{extra}]'" in done.stderr, done.stderr
     done = ModuleNotFoundError("no module", name="cryptography.x509")
     assert "[home]" in remedy_of(done)

@@ -1,7 +1,6 @@
 """`opensled doctor` as a whole, and its findings on this device: each one provoked."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +18,7 @@ from hw_profiles.sysfs import BoardState
 from opensled.cli.main import main
 from opensled.core.errors import NotFound, Unreachable, UsageError
 from opensled.process import distribution
+from tests.commands import opensled
 from tests.golden_boards import BOARDS, plant
 from tests.terminal import Screen
 
@@ -27,9 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def run(*arguments):
-    command = [sys.executable, "-m", "opensled", "doctor", *arguments]
-    environment = {**os.environ, "OPENSLED_NO_CONFIG": "1"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, cwd=ROOT)
+    return opensled("doctor", *arguments, variables={"OPENSLED_NO_CONFIG": "1"}, cwd=ROOT)
 
 
 def by_check(done):

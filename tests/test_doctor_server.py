@@ -10,9 +10,8 @@ from edge_client.device.config import DoctorConfig
 from edge_client.doctor import server_checks as server
 from edge_client.doctor.server_checks import check_description, check_round_trip, check_server
 from opensled.core.messages import Limits
-from opensled.wire import codec
 from tests.certificates import AUTHORITY, HERE, STRANGER, issued, written
-from tests.serving import serving
+from tests.serving import handling, serving
 from tests.tiny_drafts import tiny_info
 from verify_server.access.security import Tenants, Tls
 
@@ -87,17 +86,8 @@ async def test_a_server_that_describes_garbage(reply):
     async def say(request, context):
         return reply
 
-    strange = grpc.aio.server()
-    handler = grpc.unary_unary_rpc_method_handler(say)
-    strange.add_generic_rpc_handlers(
-        [grpc.method_handlers_generic_handler(codec.SERVICE_NAME, {"Describe": handler})]
-    )
-    port = strange.add_insecure_port(f"{HERE}:0")
-    await strange.start()
-    try:
-        found, _ = await examined(f"{HERE}:{port}")
-    finally:
-        await strange.stop(None)
+    async with handling(say, Describe=grpc.unary_unary_rpc_method_handler(say)) as address:
+        found, _ = await examined(address)
     findings = [item for item in found if item.status == "fail"]
     assert len(findings) == 1 and findings[0].check == "server" and "\x1b" not in findings[0].detail
 

@@ -27,8 +27,7 @@ from opensled.core.messages import DraftToken, SamplingParams
 from opensled.core.protocol import Truth
 from opensled.core.sampling import Sampler
 from tests.by_hand import HandLoop
-from tests.emulated import speed
-from tests.lab.test_look_ahead_simulated import steady
+from tests.emulated import speed, steady
 
 GREEDY = Sampler(SamplingParams(temperature=0), bytes(16))
 PACE = speed(10, 25)  # so that the prompt, and the news after a rest, take longer than a token

@@ -1,6 +1,5 @@
 """A server, a device, and draft servers that are fast, slow and away: what is drafted, and what people are told."""
 
-import asyncio
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ from opensled.core.sampling import Sampler
 from opensled.drafting.status import DraftStatus
 from opensled.models.store import model_path
 from tests.draft_stubs import HANDLERS, OllamaHandler, stub_of
+from tests.loops import in_loop
 from tests.tiny_drafts import tiny_info, tiny_tokenizer
 
 QUESTION, TOKENS = "Write a short story about a rabbit in the big city.", 160
@@ -55,7 +55,8 @@ async def answer(device: Device) -> tuple[tuple[int, ...], Chunk]:
     return tuple(tokens), chunk
 
 
-def answers(
+@in_loop
+async def answers(
     address: str,
     url: str,
     count: int,
@@ -63,19 +64,15 @@ def answers(
     until: Callable[[Device], bool] = lambda device: True,
 ) -> tuple[list, Device]:
     """As many answers in turn as it takes `until` holds, and `count` more; the device as it was after them."""
-
-    async def scenario() -> tuple[list, Device]:
-        device = await connect(EdgeConfig(server=address, draft_url=url, drafter=drafter))
-        try:
-            found = []
-            while not until(device):
-                assert len(found) < MOST, device.status.words
-                found.append(await answer(device))
-            return [*found, *[await answer(device) for _ in range(count)]], device
-        finally:
-            await device.close()
-
-    return asyncio.run(scenario())
+    device = await connect(EdgeConfig(server=address, draft_url=url, drafter=drafter))
+    try:
+        found = []
+        while not until(device):
+            assert len(found) < MOST, device.status.words
+            found.append(await answer(device))
+        return [*found, *[await answer(device) for _ in range(count)]], device
+    finally:
+        await device.close()
 
 
 def known_slow(device: Device) -> bool:

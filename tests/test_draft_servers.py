@@ -7,6 +7,7 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 
 import pytest
 
@@ -54,6 +55,14 @@ def fitted(stub: Stub, model: str = "", **options: object) -> ServerFactory:
 
 def greedy() -> Sampler:
     return Sampler(SamplingParams(temperature=0.0), noise_key(1))
+
+
+@contextmanager
+def begun(made: ServerFactory) -> Iterator:
+    """A drafter that has begun with the story."""
+    with closing(made.create()) as drafter:
+        drafter.begin(tiny_tokenizer().encode_rendered(STORY[:40]), greedy())
+        yield drafter
 
 
 @pytest.fixture(params=HANDLERS)
@@ -193,10 +202,8 @@ def test_a_key_is_wanted_and_goes_nowhere_else(kind, tmp_path):
         ):
             fitted(stub)
         made = fitted(stub, draft_key=str(key))
-        drafter = made.create()
-        drafter.begin(tiny_tokenizer().encode_rendered(STORY[:40]), greedy())
-        assert pull(drafter)
-        drafter.close()
+        with begun(made) as drafter:
+            assert pull(drafter)
         assert set(stub.hosts) == {stub.url.removeprefix("http://")}
 
 
@@ -245,10 +252,8 @@ ROUTED = ("org/alpha-GGUF:Q4_K_M", "beta-05b")
 )
 def test_a_router_drafts_by_the_named_model(name):
     with stub_of(RouterHandler, models=ROUTED, writer=narrator(STORY)) as stub:
-        drafter = fitted(stub, name).create()
-        drafter.begin(tiny_tokenizer().encode_rendered(STORY[:40]), greedy())
-        assert pull(drafter)
-        drafter.close()
+        with begun(fitted(stub, name)) as drafter:
+            assert pull(drafter)
         asked = {body.get("model") for path, body in stub.heard if path == "/completion"}
         assert {each.removeprefix("alias of ") for each in asked} == {ROUTED["beta" in name.lower()]}
 
@@ -261,11 +266,9 @@ def test_a_router_is_asked_again_while_it_loads_and_wants_a_name(hurried):
             fitted(stub, "gamma")
         made = fitted(stub, ROUTED[1])
         assert made.served is None and "Loading model" in made.outage.reason
-        drafter = made.create()
-        drafter.begin(tiny_tokenizer().encode_rendered(STORY[:40]), greedy())
-        stub.loading.clear()
-        assert drafted_within(drafter)
-        drafter.close()
+        with begun(made) as drafter:
+            stub.loading.clear()
+            assert drafted_within(drafter)
 
 
 ONE, OWN = [{"id": "draft"}], {"version": "0.6.5"}
@@ -304,10 +307,8 @@ def test_servers_that_are_like_another(kind, suffix):
     with stub_of(FormsHandler, form=FORMS[kind], base="/engines", writer=narrator(STORY)) as stub:
         made = ServerFactory("", 0, DrafterOptions(draft_url=f"{stub.url}/engines{suffix}"))
         made.fit(tiny_info(), tiny_tokenizer())
-        drafter = made.create()
-        drafter.begin(tiny_tokenizer().encode_rendered(STORY[:40]), greedy())
-        assert pull(drafter) and "draft by text" in made.name
-        drafter.close()
+        with begun(made) as drafter:
+            assert pull(drafter) and "draft by text" in made.name
 
 
 @pytest.mark.parametrize("base", ["/x", "/x/api"])
@@ -388,12 +389,10 @@ def test_a_server_that_is_away_at_the_start_is_no_error(kind, hurried, caplog):
         port = int(gone.url.rpartition(":")[2])
     with caplog.at_level(logging.WARNING):
         made = fitted(gone)
-        drafter = made.create()
-        drafter.begin(tiny_tokenizer().encode_rendered(STORY[:40]), greedy())
-        assert pull(drafter) == [] and not drafter.behind
-        with stub_of(HANDLERS[kind], port=port, writer=narrator(STORY)):
-            assert drafted_within(drafter)
-        drafter.close()
+        with begun(made) as drafter:
+            assert pull(drafter) == [] and not drafter.behind
+            with stub_of(HANDLERS[kind], port=port, writer=narrator(STORY)):
+                assert drafted_within(drafter)
     said = [record.message for record in caplog.records]
     assert len(said) == 2 and "gives no drafts: it cannot be reached" in said[0] and "drafts again" in said[1]
 

@@ -14,8 +14,8 @@ from opensled.core.printable import digits
 from opensled.core.turns import Turn
 from opensled.drafting.status import ENOUGH, NOT_TOLD, DraftStatus
 from tests.devices import read
+from tests.page_world import CONFIG, LONG, page_of, shown
 from tests.serving import PROMPT
-from tests.test_page_view import CONFIG, LONG, page_of, shown
 
 
 @pytest.mark.parametrize(

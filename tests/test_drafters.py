@@ -28,7 +28,7 @@ from opensled.drafting.ngrams import MISSES, PRIOR
 from tests.devices import read
 from tests.drafter_contract import DrafterContract, ids, pull
 from tests.fake_target import _Text as TinyText
-from tests.fakes import continuation, next_token
+from tests.fakes import Made, continuation, next_token
 from tests.gated_target import SlowEngine
 from tests.serving import GREEDY, PROMPT, serving
 from tests.tiny_drafts import ToyDrafter, tiny_info
@@ -38,16 +38,6 @@ from verify_server.engine.numpy_scores import NumpyScores
 
 def a_sampler() -> Sampler:
     return Sampler(SamplingParams(temperature=0.8), noise_key(1))
-
-
-class ToyFactory:
-    name = "toy"
-
-    def __init__(self, rolls_back: bool) -> None:
-        self.rolls_back = rolls_back
-
-    def create(self) -> ToyDrafter:
-        return ToyDrafter(self.rolls_back)
 
 
 class MinimalDrafter(Drafter):
@@ -81,10 +71,7 @@ class Unasked(FixedLength):
 
 
 class TestMinimal(DrafterContract):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def factory(cls):
-        return MinimalFactory("ignored", 3, DrafterOptions(window=2))
+    make = staticmethod(lambda: MinimalFactory("ignored", 3, DrafterOptions(window=2)))
 
     def test_the_defaults_do_nothing(self, factory, drafter):
         factory.fit(tiny_info(fingerprint="another"))
@@ -143,10 +130,7 @@ def test_every_registered_name_is_a_factory_of_drafters(name):
 
 
 class TestNone(DrafterContract):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def factory(cls):
-        return NoneFactory("ignored", threads=3)
+    make = staticmethod(lambda: NoneFactory("ignored", threads=3))
 
     def test_never_drafts_and_fits_every_target(self, factory, drafter):
         factory.fit(tiny_info(fingerprint="another"))
@@ -155,10 +139,7 @@ class TestNone(DrafterContract):
 
 
 class TestLookup(DrafterContract):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def factory(cls):
-        return LookupFactory("ignored", threads=3)
+    make = staticmethod(lambda: LookupFactory("ignored", threads=3))
 
     @pytest.mark.parametrize(
         ("truth", "expected"),
@@ -202,7 +183,7 @@ class TestToy(DrafterContract):
 
     @pytest.fixture
     def factory(self, rolls_back):
-        return ToyFactory(rolls_back)
+        return Made(lambda: ToyDrafter(rolls_back), "toy")
 
 
 @given(st.data())

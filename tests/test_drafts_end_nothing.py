@@ -17,7 +17,7 @@ from opensled.core.errors import EngineError
 from opensled.core.messages import DraftToken, Guide, SamplingParams
 from opensled.models.store import model_path
 from scheduler.fcfs import Fcfs
-from tests.fakes import POISON, FakeEngine, OracleDrafter, continuation
+from tests.fakes import POISON, FakeEngine, Follower, OracleDrafter, continuation
 from tests.system import ask, running
 from tests.tiny_gguf import random_gguf
 from verify_server.engine.llamacpp import llama_cache
@@ -32,23 +32,18 @@ PROMPT = (3, 1, 4, 1, 5)
 BAD = 301  # its embedding is no number
 
 
-class Spoiler(Drafter):
+class Spoiler(Follower):
     """Drafts `right` tokens of the text, then ids that spoil a step: a chain, or each beside a right one."""
 
     def __init__(self, text, right, bad) -> None:
-        self._text, self._right, self._bad, self._known = list(text), right, bad, 0
-
-    def begin(self, prompt, sampler) -> None:
-        self._known = len(prompt)
+        self._text, self._right, self._bad = list(text), right, bad
 
     def propose(self):
-        for token in self._text[self._known : self._known + self._right]:
+        known = len(self.truth)
+        for token in self._text[known : known + self._right]:
             yield DraftToken(token, 0.9)
         while True:
             yield DraftToken(self._bad, 0.9)
-
-    def commit(self, tokens) -> None:
-        self._known += len(tokens)
 
 
 async def told(engine, drafter, params, prompt=PROMPT) -> tuple[tuple[int, ...], str]:

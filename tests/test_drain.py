@@ -5,19 +5,19 @@ import contextlib
 import json
 import signal
 
-import grpc
 import httpx
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from edge_client.link.remote import RemoteSession
 from http_api.listening import listen
 from http_api.server import ApiServer
 from lab.testbed.processes import Process, free_port
-from opensled.core.errors import Overloaded, Unreachable
-from opensled.core.messages import Failure, Moved, Open, Opened, SamplingParams, Verdict
+from opensled.core.errors import Unreachable
+from opensled.core.messages import Moved, Open, Opened, SamplingParams, Verdict
 from opensled.text.tokenizer import TargetTokenizer
 from tests.balancer import balancer
+from tests.draining import PARAMS, PROMPT, SERVE, hanging, refused, rest, until_not_serving
+from tests.draining import gate as gate
 from tests.fake_target import _Text, cycle
 from tests.gated_target import GATE, STOP_AT
 from tests.serving import linked
@@ -25,18 +25,7 @@ from tests.stuck_target import ENTERED
 from tests.system import until
 from verify_server.front.draining import EXIT_SECONDS
 
-PROMPT = (3, 1, 4)
-PARAMS = SamplingParams(temperature=0, max_tokens=100)
 LONG = SamplingParams(temperature=0, max_tokens=500)  # at least 2 s
-# Without drafts: a step over a draft would reach the gate before its first tokens are told
-SERVE = ("serve", "--engine", "tests.gated_target:load", "--server-drafter=none", "--listen", "127.0.0.1:0")
-NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
-
-
-@pytest.fixture
-def gate(tmp_path):
-    """The file whose existence lets answers go on that hang at position STOP_AT."""
-    return tmp_path / "gate"
 
 
 @pytest.fixture
@@ -44,31 +33,6 @@ def server(gate):
     with Process(SERVE, isolated=True, environment={GATE: str(gate)}) as process:
         process.wait_ready()
         yield process
-
-
-async def hanging(link):
-    """A stream whose answer has come as far as the gate, and its tokens."""
-    stream = link.connect()
-    await stream.send(Open(PROMPT, PARAMS))
-    assert isinstance(await stream.receive(), Opened)
-    tokens = []
-    while len(PROMPT) + len(tokens) < STOP_AT:
-        tokens += (await stream.receive()).tokens
-    return stream, tokens
-
-
-async def rest(stream):
-    """Its tokens to the end, or the Failure it ends by."""
-    tokens = []
-    while True:
-        message = await stream.receive()
-        if isinstance(message, Failure):
-            return message
-        assert isinstance(message, Verdict)
-        tokens += message.tokens
-        if message.finish_reason:
-            await stream.close()
-            return tokens
 
 
 def expected(prompt, count):
@@ -89,13 +53,6 @@ async def until_moved(stream):
     return tokens
 
 
-async def refused(link):
-    """Why a device, which tries for a while, gets no answer."""
-    with pytest.raises(Overloaded) as caught:
-        await RemoteSession(link.connect, Open(PROMPT, PARAMS)).open()
-    return caught.value
-
-
 async def found_again(link, resume_token):
     """A stream to the sequence, tried as by a device: the port is closed and opened anew under it."""
     while True:
@@ -111,16 +68,6 @@ async def asked_to_end(server):
     """SIGTERM, and until it tells so."""
     server.process.send_signal(signal.SIGTERM)
     await asyncio.wait_for(until_not_serving(server.address), 20)
-
-
-async def until_not_serving(address):
-    """As those who place sequences hear it. They ask again when the port is closed and opened anew under them."""
-    async with grpc.aio.insecure_channel(address) as channel:
-        stub, status = health_pb2_grpc.HealthStub(channel), None
-        while status is not NOT_SERVING:
-            with contextlib.suppress(grpc.aio.AioRpcError):
-                reply = await stub.Check(health_pb2.HealthCheckRequest(), wait_for_ready=True)
-                status = reply.status
 
 
 async def test_sigterm_finishes_what_is_under_way_and_sends_newcomers_away(server, gate):
@@ -164,7 +111,7 @@ def test_an_idle_server_is_gone_at_once(server):
     assert server.process.wait(20) == 0
 
 
-def test_what_never_ends_does_not_hold_up_the_end(server, tmp_path):
+async def test_what_never_ends_does_not_hold_up_the_end(server, tmp_path):
     """A step, and a tokenizer at another server; they are waited for side by side."""
     entered = tmp_path / "entered"
     arguments = ("serve", "--engine", "tests.stuck_target:load", "--listen", "127.0.0.1:0")
@@ -186,12 +133,9 @@ def test_what_never_ends_does_not_hold_up_the_end(server, tmp_path):
             await until(entered.exists)
             await ended_by_two_signals(process, "a tokenizer")
 
-    async def scenario(process):
-        await asyncio.gather(step(), tokenizer(process))
-
     with Process(arguments, isolated=True, environment={ENTERED: str(entered)}) as process:
         process.wait_ready()
-        asyncio.run(scenario(process))
+        await asyncio.gather(step(), tokenizer(process))
 
 
 @pytest.fixture
@@ -281,7 +225,7 @@ CUT = {  # by path: the request, and where its last object says that the answer 
 }
 
 
-def test_answers_over_http_that_take_longer_end_with_the_text_so_far(servers):
+async def test_answers_over_http_that_take_longer_end_with_the_text_so_far(servers):
     """They had ended with a 503, or with an error in the stream."""
     http = f"127.0.0.1:{free_port()}"
     (leaving,) = servers(("--drain", "0.3", "--http", http))
@@ -293,21 +237,17 @@ def test_answers_over_http_that_take_longer_end_with_the_text_so_far(servers):
             begun.release()
             return (await response.aread()).decode().replace('": ', '":')
 
-    async def scenario():
-        begun = asyncio.Semaphore(0)
-        async with httpx.AsyncClient(base_url=f"http://{http}", timeout=60) as client:
-            cases = [
-                (path, stream) for stream in (False, True) for path in CUT if stream or path != "/page/chat"
-            ]
-            asked = [asyncio.ensure_future(answered(client, *case, begun)) for case in cases]
-            for _ in CUT:  # all streams
-                await begun.acquire()
-            leaving.process.send_signal(signal.SIGTERM)
-            return zip(cases, await asyncio.gather(*asked), strict=True)
-
+    begun = asyncio.Semaphore(0)
+    async with httpx.AsyncClient(base_url=f"http://{http}", timeout=60) as client:
+        cases = [(path, stream) for stream in (False, True) for path in CUT if stream or path != "/page/chat"]
+        asked = [asyncio.ensure_future(answered(client, *case, begun)) for case in cases]
+        for _ in CUT:  # all streams
+            await begun.acquire()
+        leaving.process.send_signal(signal.SIGTERM)
+        answers = zip(cases, await asyncio.gather(*asked), strict=True)
     target = _Text()
     whole = TargetTokenizer(target.tokenizer_json).decode(expected(target.encode("Hi"), LONG.max_tokens))
-    for (path, stream), told in asyncio.run(scenario()):
+    for (path, stream), told in answers:
         assert CUT[path][1] in told and "error" not in told.replace('"error":null', ""), (
             path,
             stream,

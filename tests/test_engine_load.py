@@ -62,14 +62,6 @@ def without_window(group, window, folded, dtype):
     return MASK(group, None, folded, dtype)
 
 
-def one_key_too_many(group, window, folded, dtype):
-    return MASK(group, window, folded, dtype).roll(1, dims=-1)
-
-
-def stale_blocks(self, layer, blocks):
-    return GATHER(self, layer, blocks.flip(0))
-
-
 def lost_rewrites(self, layer, slots, keys, values):
     stored = self._layers.get(layer)
     fresh = (
@@ -83,8 +75,8 @@ def lost_rewrites(self, layer, slots, keys, values):
 MASK, GATHER, WRITE = sdpa._mask, kv_memory.KVMemory.gather, kv_memory.KVMemory.write
 BUGS = [
     (sdpa, "_mask", without_window),
-    (sdpa, "_mask", one_key_too_many),
-    (kv_memory.KVMemory, "gather", stale_blocks),
+    (sdpa, "_mask", lambda *asked: MASK(*asked).roll(1, dims=-1)),  # one key too many
+    (kv_memory.KVMemory, "gather", lambda self, layer, blocks: GATHER(self, layer, blocks.flip(0))),  # stale
     (kv_memory.KVMemory, "write", lost_rewrites),
 ]
 

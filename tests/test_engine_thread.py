@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from opensled.process.load_thread import in_thread_that_ends
+from tests.loops import cancelled
 from verify_server.round.engine_thread import EngineThread
 
 
@@ -35,9 +36,7 @@ async def test_whoever_is_cancelled_does_not_wait_and_what_has_not_begun_never_r
     first = asyncio.ensure_future(thread.run(go.wait))
     second = asyncio.ensure_future(thread.run(ran.append, 2))
     await asyncio.sleep(0)
-    first.cancel()
-    second.cancel()
-    await asyncio.gather(first, second, return_exceptions=True)
+    await cancelled(first, second)
     go.set()
     await thread.run(ran.append, 3)
     assert ran == [3]

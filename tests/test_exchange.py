@@ -1,15 +1,13 @@
 """Each response has an id: the client's own if it is a plain one; and the log has one line for each request."""
 
-import asyncio
 import logging
 
-import httpx
 import pytest
 
 from http_api.app import build_app
 from http_api.exchange import HEADER, LONGEST_PATH, Exchanges
 from opensled.core.messages import Open
-from tests.fake_backend import FakeBackend, chat
+from tests.fake_backend import FakeBackend, chat, through
 from tests.http_serving import asking, http_serving
 from tests.serving import GREEDY, PROMPT, finish, first_reply, linked, serving
 from verify_server.access.security import Tenants
@@ -18,13 +16,8 @@ SECRET = "the kitchen password is swordfish"
 
 
 def answer(path, body=None, headers=None, backend=None):
-    async def request():
-        app = Exchanges(build_app(backend or FakeBackend()))
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://edge") as client:
-            return await client.request("POST" if body else "GET", path, json=body, headers=headers)
-
-    return asyncio.run(request())
+    app = Exchanges(build_app(backend or FakeBackend()))
+    return through(app, "POST" if body else "GET", path, json=body, headers=headers)
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,7 @@ from opensled.text.call_forms import TAGGED
 from opensled.text.thinking import reader_of, thought_tags
 from opensled.text.tokenizer import TargetTokenizer
 from tests.guiding import LIGHT, TINY, WAIT
-from tests.test_thinking import CALLED, TOOLS, asked, chat, messages, ollama, responses
-from tests.test_thought_reader import whole
-from tests.thinking_world import thinking
+from tests.thinking_world import CALLED, TOOLS, asked, chat, messages, ollama, responses, thinking, whole
 from verify_server.text.gguf_ends import special_ends
 from verify_server.text.guide import GuideCompiler
 

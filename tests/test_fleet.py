@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import replace
 
 import pytest
@@ -17,6 +17,7 @@ from opensled.metrics.scrape import scrape
 from scheduler.goodput.policy import Goodput
 from tests.fakes import FakeEngine, OracleDrafter, continuation
 from tests.gated_target import SlowEngine
+from tests.loops import cancelled
 from tests.pace import units
 from tests.serving import GREEDY, PROMPT, finish, linked, serving
 from tests.system import ask, until
@@ -59,9 +60,7 @@ async def answering(address, *devices):
     try:
         yield tasks
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancelled(*tasks)
 
 
 # -- what is told -------------------------------------------------------------------------------------------------
@@ -301,11 +300,8 @@ async def test_a_sample_is_what_a_scraper_reads():
             Metric("odd", "A number.", lambda: float("inf")),
             Metric("a_seconds", "A histogram.", filled),
         ]
-        port = MetricsPort("127.0.0.1:0", [*told, *with_nan])
-        try:
+        with closing(MetricsPort("127.0.0.1:0", [*told, *with_nan])) as port:
             scraped = await asyncio.to_thread(scrape, port.address)
-        finally:
-            port.close()
         own = sample([*told, *with_nan])
         assert dict(own.values) == dict(scraped.values) and 0 <= own.at - scraped.at < 5
 

@@ -15,8 +15,7 @@ from lab.benchmarks.attacks import floods
 from lab.benchmarks.attacks.connection import Peer
 from lab.benchmarks.attacks.front import CONFIGURATION, fronted, haproxy, write_certificate
 from opensled.core.errors import NotFound
-from tests.lab.test_attacks import TENANTS, again
-from tests.serving import finish, linked, serving
+from tests.serving import TENANTS, again, finish, linked, serving
 
 ROOT = Path(__file__).parents[1]
 FRONT = ROOT / "deploy/front"

@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import subprocess
 import sys
 from functools import partial
 
@@ -15,6 +14,7 @@ from lab.testbed.processes import Process
 from opensled.cli import main as cli
 from opensled.cli.colour import input_comes
 from tests import vt
+from tests.commands import opensled
 from tests.fake_backend import WORDS, FakeBackend
 
 
@@ -26,18 +26,8 @@ def server():
 
 
 def generate(server, *arguments, text=b""):
-    asked = [
-        sys.executable,
-        "-m",
-        "opensled",
-        "generate",
-        "--server",
-        server,
-        "--drafter",
-        "none",
-        *arguments,
-    ]
-    return subprocess.run(asked, input=text, capture_output=True, timeout=60)
+    words = ("generate", "--server", server, "--drafter", "none", *arguments)
+    return opensled(*words, input=text, text=False)
 
 
 @pytest.fixture
@@ -87,7 +77,7 @@ def test_no_text_is_an_error_that_says_where_it_may_be(asked, monkeypatch, capsy
 
 
 def test_a_terminal_is_read_only_if_it_was_asked_for(asked, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "stdin", Wide("Dear Ann"))
+    monkeypatch.setattr(sys, "stdin", vt.Output("Dear Ann"))
     assert cli.main(["generate"]) == 2 and "nothing to answer" in capsys.readouterr().err
     assert cli.main(["generate", "--raw", "Hi"]) == 0
     assert cli.main(["generate", "--raw", "-"]) == 0
@@ -131,17 +121,12 @@ class Terminal(io.TextIOWrapper):
         super().__init__(io.BytesIO(), encoding="ascii")
 
 
-class Wide(io.StringIO):
-    def isatty(self):
-        return True
-
-
 def test_words_are_not_split_at_the_end_of_a_line(asked, monkeypatch):
     async def connect(config):
         return LocalDevice(words=["The kit", "chen ", "light ", "is ", "o", "n."])
 
     monkeypatch.setattr(command, "connect", connect)
-    monkeypatch.setattr(sys, "stdout", Wide())
+    monkeypatch.setattr(sys, "stdout", vt.Output())
     monkeypatch.setattr(tail, "size_of", lambda out: os.terminal_size((9, 24)))
     monkeypatch.setenv("TERM", "xterm")
     assert cli.main(["generate", "Hi"]) == 0

@@ -1,8 +1,6 @@
 """A GGUF target served as real processes, where neither torch nor transformers can be imported."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -12,6 +10,7 @@ from lab.testbed.reference import Reference
 from lab.training.heldout import heldout_path
 from opensled.models.store import model_path
 from tests.absent import without
+from tests.commands import opensled
 
 # What extra llamacpp does not bring.
 ABSENT = ("torch", "transformers", "safetensors", "huggingface_hub", "gguf", "httpx")
@@ -25,13 +24,8 @@ def without_torch(cold_start, tmp_path, monkeypatch):
         monkeypatch.setenv(name, value)
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "opensled", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
-
-
 def test_a_server_and_a_device_without_torch(without_torch, tmp_path):
-    assert "torch" in run("serve", "--engine", "torch").stderr  # it is really out of reach
+    assert "torch" in opensled("serve", "--engine", "torch").stderr  # it is really out of reach
     messages = json.loads(heldout_path().read_text().splitlines()[60])["messages"]
     assert len(messages) == 1
     body = {"messages": messages, "temperature": 0.8, "seed": 5, "max_tokens": 30}
@@ -43,7 +37,7 @@ def test_a_server_and_a_device_without_torch(without_torch, tmp_path):
             "engine llamacpp serves tiny; --engine chooses another\nloading tiny\n"
         )
         for drafter in ("lookup", "llamacpp"):
-            answer = run(
+            answer = opensled(
                 "generate", "--server", address, "--drafter", drafter, "--json", "--threads", "1", *question
             )
             assert answer.returncode == 0, answer.stderr

@@ -144,19 +144,19 @@ def test_a_tokenizer_json_that_frames_otherwise_is_told(frames, tmp_path, capfd)
     assert ("llama.cpp begins texts of model.gguf" in capfd.readouterr().err) != frames
 
 
-def test_a_tokenizer_of_another_split_is_refused(tmp_path):
-    path = random_gguf("llama", tmp_path / "model.gguf", pre="gpt-2")
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda path: random_gguf("llama", path, pre="gpt-2"), "different tokens"),
+        (sentencepiece_gguf, "beside the GGUF file"),
+    ],
+    ids=["split", "model"],
+)
+def test_a_tokenizer_of_another_split_or_model_is_refused(tmp_path, made, said):
+    path = made(tmp_path / "model.gguf")
     shutil.copy(TINY / "tokenizer.json", tmp_path)
     model = LlamaModel(path)
-    with pytest.raises(VocabularyMismatch, match="different tokens"):
-        GgufText(path).require_same(model.pieces(), model.tokenize, model.frame())
-
-
-def test_a_tokenizer_of_another_model_is_refused(tmp_path):
-    path = sentencepiece_gguf(tmp_path / "model.gguf")
-    shutil.copy(TINY / "tokenizer.json", tmp_path)
-    model = LlamaModel(path)
-    with pytest.raises(VocabularyMismatch, match="beside the GGUF file"):
+    with pytest.raises(VocabularyMismatch, match=said):
         GgufText(path).require_same(model.pieces(), model.tokenize, model.frame())
 
 

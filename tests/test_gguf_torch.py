@@ -80,10 +80,6 @@ def test_a_file_type_that_needs_an_importance_matrix_does(kind, wide, tmp_path):
     compare(wide, tmp_path, kind, importance=True)
 
 
-def _unpaired(architecture: str, name: str, values: np.ndarray, config: object) -> np.ndarray:
-    return values
-
-
 def _halves_swapped(stored: np.ndarray, kind: gguf.GGMLQuantizationType) -> np.ndarray:
     """As if a block kept its even weights in the low nibbles."""
     values = dequantize(stored, kind)
@@ -97,7 +93,10 @@ dequantize = gguf.dequantize
 
 @pytest.mark.parametrize(
     ("place", "name", "wrong"),
-    [(gguf_model, "_layout", _unpaired), (gguf_model.gguf, "dequantize", _halves_swapped)],
+    [
+        (gguf_model, "_layout", lambda architecture, name, values, config: values),
+        (gguf_model.gguf, "dequantize", _halves_swapped),
+    ],
     ids=["rotary pairs", "nibbles"],
 )
 def test_what_is_read_wrongly_is_far_outside_the_bounds(place, name, wrong, wide, tmp_path, monkeypatch):

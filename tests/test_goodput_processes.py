@@ -10,7 +10,7 @@ from openai import OpenAI
 
 from lab.testbed.processes import Process
 from lab.testbed.reference import Reference
-from tests.test_processes import client_of, edge, prompts
+from tests.tiny_processes import client_of, edge, prompts
 
 DRAFTERS = ("llamacpp", "onnx", "lookup", "none")
 SAMPLINGS = ({"temperature": 0}, {"temperature": 0.8, "seed": 7})

@@ -1,11 +1,9 @@
 """GetDraft over gRPC: each tenant its own, within limits, while answers go on."""
 
 import asyncio
-import os
 import time
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import grpc
 import pytest
@@ -25,8 +23,10 @@ from opensled.core.errors import (
 from opensled.models import store
 from opensled.wire.codec import SERVICE_NAME
 from opensled.wire.draft_codec import draft_request
+from tests.ended import used_mb
 from tests.fakes import continuation
 from tests.handed_out import KEY, KITCHEN, WEIGHTS, hand_out, handed, manifest, store_with
+from tests.loops import cancelled
 from tests.replicas import Cluster
 from tests.serving import GREEDY, PROMPT, finish, linked, serving
 from tests.system import until
@@ -56,11 +56,6 @@ def begun(channel, file, token):
     """A transfer that has begun, and that nobody reads."""
     ask = channel.unary_stream(f"/{SERVICE_NAME}/GetDraft")
     return ask(draft_request(file).SerializeToString(), metadata=(("authorization", f"Bearer {token}"),))
-
-
-def used_mb():
-    """Memory of this process."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 async def test_each_tenant_gets_its_own_or_none(tmp_path):
@@ -221,9 +216,7 @@ async def flooding(clients, address):
     try:
         yield
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancelled(*tasks)
 
 
 async def test_floods_of_transfers_stop_no_answer_and_take_no_memory(tmp_path, monkeypatch):

@@ -13,17 +13,12 @@ import pytest
 from edge_client.terminal.chat import Runner
 from lab.testbed.processes import Process
 from opensled.process import ending
+from tests.draining import PARAMS, PROMPT, SERVE, hanging, refused, rest, until_not_serving
+from tests.draining import gate as gate
 from tests.fake_target import cycle
 from tests.gated_target import GATE
 from tests.serving import linked
 from tests.system import until
-from tests.test_drain import PARAMS, PROMPT, SERVE, hanging, refused, rest, until_not_serving
-
-
-@pytest.fixture
-def gate(tmp_path):
-    """The file whose existence lets answers go on that hang in their midst."""
-    return tmp_path / "gate"
 
 
 def whole():
@@ -34,10 +29,9 @@ def whole():
 
 
 @contextmanager
-def started(arguments, terminal: str, **environment):
-    with Process(
-        (terminal, *arguments), isolated=True, module="tests.on_terminal", environment=environment
-    ) as process:
+def started(arguments, terminal: str | None, **environment):
+    module, before = ("opensled", ()) if terminal is None else ("tests.on_terminal", (terminal,))
+    with Process((*before, *arguments), isolated=True, module=module, environment=environment) as process:
         process.wait_ready()
         yield process
 
@@ -50,10 +44,9 @@ def terminal():
     os.close(far)
 
 
-def test_answers_of_a_server_whose_terminal_goes_are_finished(gate, terminal):
+async def test_answers_of_a_server_whose_terminal_goes_are_finished(gate, terminal):
     near, far = terminal
-
-    async def scenario(server):
+    with started(SERVE, far, **{GATE: str(gate)}) as server:
         async with linked(server.address) as link:
             stream, tokens = await hanging(link)
             os.close(near)
@@ -66,15 +59,11 @@ def test_answers_of_a_server_whose_terminal_goes_are_finished(gate, terminal):
         await until(lambda: server.process.poll() is not None, 20)
         assert server.process.returncode == 0
 
-    with started(SERVE, far, **{GATE: str(gate)}) as server:
-        asyncio.run(scenario(server))
-
 
 @pytest.mark.parametrize("has_terminal", [True, False])
-def test_a_server_that_is_sent_sighup_goes_on(gate, terminal, has_terminal):
+async def test_a_server_that_is_sent_sighup_goes_on(gate, terminal, has_terminal):
     near, far = terminal
-
-    async def scenario(server):
+    with started(SERVE, far if has_terminal else None, **{GATE: str(gate)}) as server:
         async with linked(server.address) as link:
             stream, tokens = await hanging(link)
             server.process.send_signal(signal.SIGHUP)
@@ -85,15 +74,6 @@ def test_a_server_that_is_sent_sighup_goes_on(gate, terminal, has_terminal):
             assert tokens + await rest(stream) == whole()
         assert server.process.poll() is None
         assert server.stop() == 0
-
-    arguments = {"isolated": True, "environment": {GATE: str(gate)}}
-    if has_terminal:
-        with started(SERVE, far, **{GATE: str(gate)}) as server:
-            asyncio.run(scenario(server))
-    else:
-        with Process(SERVE, **arguments) as server:
-            server.wait_ready()
-            asyncio.run(scenario(server))
     os.close(near)
 
 

@@ -3,7 +3,6 @@
 The reference is plain transformers on the same folder; it shares no code with the product.
 """
 
-import asyncio
 import json
 from contextlib import asynccontextmanager
 from functools import cache
@@ -19,8 +18,8 @@ from edge_client.device.device import connect
 from http_api.app import build_app
 from opensled.core.messages import Open, SamplingParams
 from tests.http_serving import asking, http_serving
-from tests.system import running
-from tests.test_prompt_logprobs import through
+from tests.loops import in_loop
+from tests.system import running, through
 from tests.vision_models import picture
 from tests.vision_world import fixtures, question
 from verify_server.admission.session_manager import SessionLimits
@@ -102,14 +101,12 @@ async def device():
             await one.close()
 
 
-def asked(way, path, **body):
-    async def scenario():
-        async with way() as client:
-            response = await client.post(path, json=body)
-            assert response.status_code == 200, response.text
-            return response.json()
-
-    return asyncio.run(scenario())
+@in_loop
+async def asked(way, path, **body):
+    async with way() as client:
+        response = await client.post(path, json=body)
+        assert response.status_code == 200, response.text
+        return response.json()
 
 
 ways = pytest.mark.parametrize("way", [server, device])

@@ -116,32 +116,24 @@ def drafts_of(kind: str, text: tuple[int, ...], steps: int = 6) -> bool:
     return True
 
 
-def row_before(self, blocks, rows):
-    return INPUTS_OF(self, blocks, [row - 1 for row in rows])
-
-
-def position_behind(self, hidden, positions, slots):
-    return READ(self, hidden, positions + 1, slots)
-
-
-def without_the_norm(self, hidden):
-    return hidden
-
-
-def token_before(self, ids):
-    return EMBEDDED(self, (ids + 1) % self.draft_ids.numel())
-
-
-def blind(self, blocks, rows):
-    return ATTENTION(self, blocks, [0 for _ in rows])
-
-
 INPUTS_OF, READ, ATTENTION = HeadContext.inputs, HeadContext.read, HeadContext.attention
 EMBEDDED = TargetParts.embed
 PLANTED = {
-    "a row too early": (HeadContext, "inputs", row_before),
-    "a position too far": (HeadContext, "read", position_behind),
-    "no context": (HeadContext, "attention", blind),
+    "a row too early": (
+        HeadContext,
+        "inputs",
+        lambda self, blocks, rows: INPUTS_OF(self, blocks, [row - 1 for row in rows]),
+    ),
+    "a position too far": (
+        HeadContext,
+        "read",
+        lambda self, hidden, positions, slots: READ(self, hidden, positions + 1, slots),
+    ),
+    "no context": (
+        HeadContext,
+        "attention",
+        lambda self, blocks, rows: ATTENTION(self, blocks, [0 for _ in rows]),
+    ),
 }
 LONG = tuple(5 + 7 * place % 211 for place in range(40))
 
@@ -155,7 +147,13 @@ def test_a_planted_fault_is_seen(monkeypatch, kind, fault):
 
 
 @pytest.mark.parametrize("kind", DRAFTERS)
-@pytest.mark.parametrize(("name", "wrong"), [("normalize", without_the_norm), ("embed", token_before)])
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("normalize", lambda self, hidden: hidden),
+        ("embed", lambda self, ids: EMBEDDED(self, (ids + 1) % self.draft_ids.numel())),
+    ],
+)
 def test_a_fault_in_what_is_the_targets(monkeypatch, kind, name, wrong):
     """Of the two that are compared, only one has it."""
     engine, recorder, told = beside(kind)

@@ -259,14 +259,17 @@ FALSE_WEIGHTS: dict[str, tuple[Callable[[Tensors], object], str]] = {
 }
 
 
+def require_refusal(folder: Path, plant: Callable[[Tensors], object], said: str) -> None:
+    """Of weights into which a fault was planted."""
+    tensors = {name: tensor.clone() for name, tensor in load_file(folder / WEIGHTS).items()}
+    plant(tensors)
+    save_file(tensors, folder / WEIGHTS)
+    refused(folder, said, WEIGHTS)
+
+
 @pytest.mark.parametrize("fault", FALSE_WEIGHTS)
 def test_weights_that_do_not_fit(saved, fault):
-    plant, said = FALSE_WEIGHTS[fault]
-    path = saved.folder / WEIGHTS
-    tensors = {name: tensor.clone() for name, tensor in load_file(path).items()}
-    plant(tensors)
-    save_file(tensors, path)
-    refused(saved.folder, said, WEIGHTS)
+    require_refusal(saved.folder, *FALSE_WEIGHTS[fault])
 
 
 FALSE_FOURS: dict[str, tuple[Callable[[Tensors], object], str]] = {
@@ -281,12 +284,7 @@ FALSE_FOURS: dict[str, tuple[Callable[[Tensors], object], str]] = {
 
 @pytest.mark.parametrize("fault", FALSE_FOURS)
 def test_four_bits_that_do_not_fit(tmp_path, fault):
-    plant, said = FALSE_FOURS[fault]
-    own = of_groups(tmp_path)
-    tensors = {name: tensor.clone() for name, tensor in load_file(own.folder / WEIGHTS).items()}
-    plant(tensors)
-    save_file(tensors, own.folder / WEIGHTS)
-    refused(own.folder, said, WEIGHTS)
+    require_refusal(of_groups(tmp_path).folder, *FALSE_FOURS[fault])
 
 
 def test_an_id_that_the_target_does_not_have_is_refused(tmp_path):

@@ -19,9 +19,9 @@ from relay.survival import Survival
 from relay.uplink import VettedBlocks
 from relay.vetting import Vetting
 from tests.fakes import EOS, POISON, FakeEngine, OracleDrafter, Weather, continuation
+from tests.loops import in_loop
 from tests.system import CALM, ask, until
-from tests.table_target import TableDrafter, TableEngine
-from tests.test_penalties import CASES, LENGTH, PROMPT, params_of, reference
+from tests.table_target import CASES, LENGTH, PROMPT, TableDrafter, TableEngine, params_of, reference
 from tests.three_tiers import IMPATIENT, errs, relaying, tiers
 from verify_server.admission.session_manager import SessionLimits
 from verify_server.kv.blocks import BlockPool, BlockTable
@@ -50,10 +50,10 @@ async def test_the_text_is_the_top_targets(share, weather):
 
 @pytest.mark.long
 @pytest.mark.parametrize("share", [0.0, 0.05, 0.2, 0.5, 1.0])
-def test_twenty_thousand_tokens_in_storms(share):
+async def test_twenty_thousand_tokens_in_storms(share):
     """Five of these are 100,000 tokens."""
-
-    async def scenario(seed):
+    counted: list[int] = []
+    for seed in range(1, 8):
         storm = replace(STORM, seed=seed)
         top, middle = FakeEngine(num_blocks=1000), FakeEngine(num_blocks=1000, target=errs(share, seed))
         async with tiers(top, middle, weather=storm, above=storm) as (network, _, _):
@@ -62,29 +62,22 @@ def test_twenty_thousand_tokens_in_storms(share):
             for prompt, answer in zip(prompts, await asyncio.gather(*asked), strict=True):
                 assert list(answer.tokens) == continuation(prompt, 120)
                 counted.append(len(answer.tokens))
-
-    counted: list[int] = []
-    for seed in range(1, 8):
-        asyncio.run(scenario(seed))
     assert sum(counted) == 7 * 24 * 120
 
 
-def answers_of(count=4, *, top=None, middle=None, params=GREEDY, acceptance=0.7, **options):
+@in_loop
+async def answers_of(count=4, *, top=None, middle=None, params=GREEDY, acceptance=0.7, **options):
     """Answers of `count` devices, and the loops' statistics (relay, top)."""
-
-    async def scenario():
-        async with tiers(top or FakeEngine(), middle or FakeEngine(), **options) as (network, relay, upper):
-            asked = [
-                ask(network, [3, 1, 4, seed], OracleDrafter(acceptance, seed), params, patience=IMPATIENT)
-                for seed in range(1, count + 1)
-            ]
-            return (
-                await asyncio.gather(*asked),
-                relay.manager.loop.machine.stats,
-                upper.manager.loop.machine.stats,
-            )
-
-    return asyncio.run(scenario())
+    async with tiers(top or FakeEngine(), middle or FakeEngine(), **options) as (network, relay, upper):
+        asked = [
+            ask(network, [3, 1, 4, seed], OracleDrafter(acceptance, seed), params, patience=IMPATIENT)
+            for seed in range(1, count + 1)
+        ]
+        return (
+            await asyncio.gather(*asked),
+            relay.manager.loop.machine.stats,
+            upper.manager.loop.machine.stats,
+        )
 
 
 def test_a_relay_that_agrees_saves_the_target_its_steps():
@@ -310,15 +303,12 @@ def vetted(count, agreed=True, full=False, confirmed=3):
     return vetting
 
 
-def block_of(vetting, *, length=8, bound=0.4, hint=None):
+@in_loop
+async def block_of(vetting, *, length=8, bound=0.4, hint=None):
     """The ids of the block that leaves now; None = it is to grow."""
-
-    async def scenario():
-        blocks, budget = VettedBlocks(vetting, length, bound), BlockBudget(8, hint=hint)
-        future = blocks.draft(Truth((1, 2, 3)), budget)
-        return future.result().block.ids if future.done() else None
-
-    return asyncio.run(scenario())
+    blocks, budget = VettedBlocks(vetting, length, bound), BlockBudget(8, hint=hint)
+    future = blocks.draft(Truth((1, 2, 3)), budget)
+    return future.result().block.ids if future.done() else None
 
 
 def test_a_block_leaves_when_it_is_full_doubtful_or_at_an_end():
@@ -352,12 +342,10 @@ def ending(place, **more):
     return FakeEngine(facts={"eos_ids": (EOS, TEXT[place])}, **more)
 
 
-def answer(top, middle):
-    async def scenario():
-        async with tiers(top, middle) as (network, _, _):
-            return await ask(network, SHORT, OracleDrafter(0.7), GREEDY, patience=IMPATIENT)
-
-    return asyncio.run(asyncio.wait_for(scenario(), 60))
+@in_loop
+async def answer(top, middle):
+    async with asyncio.timeout(60), tiers(top, middle) as (network, _, _):
+        return await ask(network, SHORT, OracleDrafter(0.7), GREEDY, patience=IMPATIENT)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])

@@ -16,6 +16,7 @@ from opensled.core.messages import ChatMessage, Open, SamplingParams
 from relay.opening import Relay
 from relay.uplink import Upstream
 from tests.fakes import FakeEngine, FakeText, OracleDrafter, continuation
+from tests.loops import in_loop
 from tests.serving import first_reply, linked, serving
 from tests.system import ask, until
 from verify_server.access.security import TenantLimits, Tenants
@@ -91,26 +92,22 @@ async def max_places(upper):
         return most
 
 
-def answers_beside(flooding, below=BELOW):
+@in_loop
+async def answers_beside(flooding, below=BELOW):
     """Runs `flooding(address of the relay)` beside a device of the relay and one of the server above, whose answers
     must be right; returns what it returns, the watch, and the most places that the relay had above."""
-
-    async def scenario():
-        async with hierarchy(below) as (_, address, upper, above, watch):
-            most = asyncio.ensure_future(max_places(upper))
-            flood = asyncio.ensure_future(flooding(address))
-            while not flood.done():
-                async with linked(address, token="home") as near, linked(above, token="other") as far:
-                    asked = [
-                        ask(link, PROMPT, OracleDrafter(0.7), GREEDY, patience=PATIENCE)
-                        for link in (near, far)
-                    ]
-                    for answer in await asyncio.gather(*asked):
-                        assert list(answer.tokens) == continuation(PROMPT, 40)
-            most.cancel()
-            return await flood, watch, await most
-
-    return asyncio.run(asyncio.wait_for(scenario(), 60))
+    async with asyncio.timeout(60), hierarchy(below) as (_, address, upper, above, watch):
+        most = asyncio.ensure_future(max_places(upper))
+        flood = asyncio.ensure_future(flooding(address))
+        while not flood.done():
+            async with linked(address, token="home") as near, linked(above, token="other") as far:
+                asked = [
+                    ask(link, PROMPT, OracleDrafter(0.7), GREEDY, patience=PATIENCE) for link in (near, far)
+                ]
+                for answer in await asyncio.gather(*asked):
+                    assert list(answer.tokens) == continuation(PROMPT, 40)
+        most.cancel()
+        return await flood, watch, await most
 
 
 async def crowd(address):

@@ -1,67 +1,34 @@
 """A tier is gone, target, relay or device, at random moments: who waits, who goes on, and whose words they are."""
 
 import asyncio
-from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
-from edge_client.device.device import Device
-from edge_client.lengths.fixed import FixedLength
-from edge_client.link.remote import RemoteSession, RetryPolicy
-from edge_client.offline.modes import LOCAL_ONLY, PROVISIONAL, STALL, Offline
-from opensled.core.answer import Task
+from edge_client.link.remote import RemoteSession
+from edge_client.offline.modes import LOCAL_ONLY, PROVISIONAL, STALL
 from opensled.core.errors import ProtocolError, Unreachable
-from opensled.core.messages import Draft, Guide, Open, SamplingParams, Verdict
-from tests.devices import TOKENIZER, OracleFactory
-from tests.fakes import FakeEngine, continuation
-from tests.outages import INFO, LostStream, Outages
+from opensled.core.messages import Draft, Guide, Open, Verdict
+from tests.fakes import FakeEngine
+from tests.outages import LostStream, Outages
 from tests.serving import PROMPT
 from tests.system import until
-from tests.three_tiers import errs, relaying, tiers
+from tests.three_tiers import (
+    EXPECTED,
+    LENGTH,
+    MIDDLE,
+    QUICK,
+    TASK,
+    device,
+    errs,
+    ids_of,
+    read,
+    relaying,
+    three,
+    tiers,
+)
 
-LENGTH = 60
-TASK = Task(PROMPT, SamplingParams(temperature=0.0, max_tokens=LENGTH))
-EXPECTED = continuation(PROMPT, LENGTH)
-MIDDLE = errs(0.2)  # what the relay's model says
-QUICK = RetryPolicy(silence=20.0, first_retry=0.001, slowest_retry=0.004, first_open=0.03, give_up=60.0)
 BRIEF = replace(QUICK, give_up=0.05)
-
-
-@asynccontextmanager
-async def device(network, mode=STALL, takes_unverified=False, patience=QUICK, **offline):
-    made = Device(
-        network,
-        INFO,
-        TOKENIZER,
-        OracleFactory(),
-        FixedLength(4),
-        8,
-        patience,
-        offline=Offline(mode, look=0.01, **offline),
-        memory=SimpleNamespace(recall=lambda: None) if takes_unverified else None,
-    )
-    try:
-        yield made
-    finally:
-        for drafter in made._idle:
-            drafter.close()
-
-
-async def read(made, task=TASK, each=None):
-    """The chunks of an answer; `await each(chunk)` hears of them."""
-    found = []
-    async with aclosing(made.answer(task)) as chunks:
-        async for chunk in chunks:
-            found.append(chunk)
-            if each is not None:
-                await each(chunk)
-    return found
-
-
-def ids_of(chunks):
-    return [id for chunk in chunks for id in chunk.token_ids]
 
 
 def origins_of(chunks):
@@ -88,12 +55,6 @@ def outage(network, after, until_read=None):
             network.find()
 
     return each
-
-
-def three(**options):
-    return tiers(
-        FakeEngine(num_blocks=200), FakeEngine(num_blocks=200, target=MIDDLE), network_type=Outages, **options
-    )
 
 
 # -- the target is gone -------------------------------------------------------------------------------------

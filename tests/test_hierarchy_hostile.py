@@ -13,6 +13,7 @@ from opensled.core.errors import InvalidRequest, OpenSledError, ProtocolError, T
 from opensled.core.messages import Failure, Limits, Open, Opened, SamplingParams, Verdict
 from opensled.wire import codec
 from tests.fakes import EOS, VOCAB, FakeEngine, OracleDrafter, continuation
+from tests.loops import cancelled, in_loop
 from tests.system import ask, until
 from tests.three_tiers import errs, tiers
 
@@ -77,25 +78,22 @@ async def lying(lie, share=0.3):
         yield network, relay
 
 
-def honest_and_lied_about(lie, params=GREEDY):
+@in_loop
+async def honest_and_lied_about(lie, params=GREEDY):
     """The text of the sequence that is lied about, or the error that ends it; checks two others beside it."""
-
-    async def scenario():
-        async with lying(lie) as (network, _):
-            others = [
-                asyncio.ensure_future(ask(network, each, OracleDrafter(0.7), GREEDY, patience=HASTY))
-                for each in HONEST
-            ]
-            try:
-                answer = await ask(network, LIED_ABOUT, OracleDrafter(0.7), params, patience=HASTY)
-                came_of_it = answer.tokens, answer.finish_reason
-            except OpenSledError as error:
-                came_of_it = error
-            for each, other in zip(HONEST, await asyncio.gather(*others)):
-                assert list(other.tokens) == continuation(each, 40) and other.reopened == 0
-            return came_of_it
-
-    return asyncio.run(asyncio.wait_for(scenario(), 60))
+    async with asyncio.timeout(60), lying(lie) as (network, _):
+        others = [
+            asyncio.ensure_future(ask(network, each, OracleDrafter(0.7), GREEDY, patience=HASTY))
+            for each in HONEST
+        ]
+        try:
+            answer = await ask(network, LIED_ABOUT, OracleDrafter(0.7), params, patience=HASTY)
+            came_of_it = answer.tokens, answer.finish_reason
+        except OpenSledError as error:
+            came_of_it = error
+        for each, other in zip(HONEST, await asyncio.gather(*others)):
+            assert list(other.tokens) == continuation(each, 40) and other.reopened == 0
+        return came_of_it
 
 
 ERRORS = {
@@ -191,38 +189,28 @@ def test_what_is_said_of_drafts_changes_no_text(name):
     assert list(tokens) == continuation(LIED_ABOUT, 40) and reason == "length"
 
 
-def test_a_server_that_says_nothing_has_no_more_vetted_than_two_blocks():
-    async def scenario():
-        async with lying(lambda said: None if isinstance(said, Verdict) else said) as (network, relay):
-            waiting = asyncio.ensure_future(
-                ask(network, LIED_ABOUT, OracleDrafter(0.7), GREEDY, patience=HASTY)
-            )
-            await until(lambda: any(session.sequence.waits for session in relay.manager.remembered))
-            for each in HONEST:
-                answer = await ask(network, each, OracleDrafter(0.7), GREEDY, patience=HASTY)
-                assert list(answer.tokens) == continuation(each, 40)
-            [silent] = [each for each in relay.manager.remembered if not each.sequence.over]
-            way, step = relay.upstream, relay.manager.limits.max_draft + 1
-            assert way.ahead <= len(silent.sequence.truth.vetted) < way.ahead + step
-            waiting.cancel()
-            await asyncio.gather(waiting, return_exceptions=True)
-
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+async def test_a_server_that_says_nothing_has_no_more_vetted_than_two_blocks():
+    async with lying(lambda said: None if isinstance(said, Verdict) else said) as (network, relay):
+        waiting = asyncio.ensure_future(ask(network, LIED_ABOUT, OracleDrafter(0.7), GREEDY, patience=HASTY))
+        await until(lambda: any(session.sequence.waits for session in relay.manager.remembered))
+        for each in HONEST:
+            answer = await ask(network, each, OracleDrafter(0.7), GREEDY, patience=HASTY)
+            assert list(answer.tokens) == continuation(each, 40)
+        [silent] = [each for each in relay.manager.remembered if not each.sequence.over]
+        way, step = relay.upstream, relay.manager.limits.max_draft + 1
+        assert way.ahead <= len(silent.sequence.truth.vetted) < way.ahead + step
+        await cancelled(waiting)
 
 
-def test_a_device_that_knows_more_than_is_confirmed_begins_anew():
+async def test_a_device_that_knows_more_than_is_confirmed_begins_anew():
     """It was elsewhere meanwhile, or makes it up; what is vetted is no text to resume."""
     text = tuple(continuation(LIED_ABOUT, 40))
-
-    async def scenario():
-        async with lying(lambda said: None if isinstance(said, Verdict) else said, share=0.0) as (_, relay):
-            manager = relay.manager
-            first, opened = await manager.open(Open(LIED_ABOUT, GREEDY), "local")
-            first.attach(len(LIED_ABOUT))
-            await until(lambda: len(first.sequence.truth.vetted) >= 4)
-            back = Open(LIED_ABOUT, GREEDY, committed=text[:3], resume_token=opened.resume_token)
-            second, _ = await manager.open(back, "local")
-            assert second is not first and manager.remembered == (second,)
-            assert second.sequence.confirmed == len(LIED_ABOUT) + 3
-
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    async with lying(lambda said: None if isinstance(said, Verdict) else said, share=0.0) as (_, relay):
+        manager = relay.manager
+        first, opened = await manager.open(Open(LIED_ABOUT, GREEDY), "local")
+        first.attach(len(LIED_ABOUT))
+        await until(lambda: len(first.sequence.truth.vetted) >= 4)
+        back = Open(LIED_ABOUT, GREEDY, committed=text[:3], resume_token=opened.resume_token)
+        second, _ = await manager.open(back, "local")
+        assert second is not first and manager.remembered == (second,)
+        assert second.sequence.confirmed == len(LIED_ABOUT) + 3

@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from tests.test_hierarchy_gone import EXPECTED, PROMPT, QUICK, TASK, device, ids_of, read, three
+from tests.loops import cancelled
+from tests.serving import PROMPT
+from tests.three_tiers import EXPECTED, QUICK, TASK, device, ids_of, read, three
 
 PATIENT = replace(QUICK, first_open=60.0)  # a newcomer, too, outlasts every kill
 
@@ -28,8 +30,7 @@ class Nemesis:
 
     async def _kill_device(self):
         victim = self._random.choice(sorted(self._readers, key=id))
-        victim.cancel()
-        await asyncio.gather(victim, return_exceptions=True)
+        await cancelled(victim)
 
     async def _kill(self, network):
         await network.lose()

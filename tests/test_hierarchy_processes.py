@@ -7,8 +7,8 @@ import pytest
 
 from lab.testbed.processes import Process
 from opensled.models.store import model_path
-from tests.test_processes import STORY, client_of, edge, serve
 from tests.tiny_models import random_model
+from tests.tiny_processes import STORY, client_of, edge, serve
 
 SCHEMA = {
     "type": "object",
@@ -49,33 +49,19 @@ def expected(reference):
 
 
 @pytest.mark.long
-def test_a_relay_is_killed_in_mid_answer(above, expected):
-    with relay(above) as hub:
-        below = hub.wait_ready()
-        with edge(below) as device:
+@pytest.mark.parametrize("killed", ["relay", "target"])
+def test_a_tier_is_killed_in_mid_answer(expected, killed):
+    with serve() as top:
+        above = top.wait_ready()
+        with relay(above) as hub, edge(below := hub.wait_ready()) as device:
             chunks = asked(device)
             text = told(chunks, 20)
-            hub.kill()
-            with relay(above, address=below) as again:
+            (hub if killed == "relay" else top).kill()
+            with relay(above, address=below) if killed == "relay" else serve(above) as again:
                 again.wait_ready()
                 text += told(chunks)
     assert text == expected
     assert json.loads(again.lines[-1])["steps"] > 0  # it was really in mid-answer
-
-
-@pytest.mark.long
-def test_the_target_is_killed_in_mid_answer(expected):
-    with serve() as top:
-        above = top.wait_ready()
-        with relay(above) as hub, edge(hub.wait_ready()) as device:
-            chunks = asked(device)
-            text = told(chunks, 20)
-            top.kill()
-            with serve(above) as second:
-                second.wait_ready()
-                text += told(chunks)
-    assert text == expected
-    assert json.loads(second.lines[-1])["steps"] > 0  # it was really in mid-answer
 
 
 def test_a_device_goes_round_a_relay_that_is_killed(above, expected):

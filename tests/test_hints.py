@@ -32,12 +32,11 @@ class Advising(Fcfs):
     def plan(self, snapshot, profile, now):
         views = {view.id: view for view in snapshot.sessions}
         plan = super().plan(snapshot, profile, now)
-        slices = [replace_hint(piece, self.advise(views[piece.session])) for piece in plan.slices]
+        slices = [
+            replace(piece, hint=self.advise(views[piece.session])) if piece.decide else piece
+            for piece in plan.slices
+        ]
         return replace(plan, slices=tuple(slices))
-
-
-def replace_hint(piece, hint):
-    return replace(piece, hint=hint) if piece.decide else piece
 
 
 def by_place(seed):

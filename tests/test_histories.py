@@ -10,7 +10,7 @@ from opensled.core.images import MAX_IMAGES
 from tests.fake_backend import FakeBackend, call
 from tests.left_out_cases import PROMPTS
 from tests.message_cases import PDF, called, user
-from tests.test_image_requests import DATA, FACTS, TEXT, URL
+from tests.vision_world import DATA, FACTS, TEXT, URL
 
 CHAT, RESPONSES, MESSAGES, OLLAMA, GENERATE = (
     "/v1/chat/completions", "/v1/responses", "/v1/messages", "/api/chat", "/api/generate",

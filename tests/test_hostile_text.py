@@ -20,15 +20,11 @@ from opensled.core.printable import visible, visible_line
 from opensled.metrics.scrape import Between
 from opensled.process import logs
 from tests.fake_backend import FakeBackend, call, chat
-from tests.test_top import AFTER, BEFORE, GATEWAY
+from tests.scraping import AFTER, BEFORE, GATEWAY
+from tests.vt import Output
 
 EVIL = "a\x1b]0;evil\x07b\x9b2J\rc\x08\u202egnp.exe\u2066"
 SHOWN = "a\\x1b]0;evil\\x07b\\x9b2J\\x0dc\\x08\\u202egnp.exe\\u2066"
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
 
 
 class HostileDevice(FakeBackend):
@@ -51,7 +47,7 @@ def connected(monkeypatch):
 
         monkeypatch.setattr(command, "connect", connect)
         monkeypatch.setattr(sys, "stdin", io.StringIO())
-        monkeypatch.setattr(sys, "stdout", Terminal())
+        monkeypatch.setattr(sys, "stdout", Output())
 
     return use
 

@@ -5,7 +5,6 @@ import logging
 import socket
 import ssl
 import threading
-import time
 from contextlib import contextmanager
 
 import httpx
@@ -14,6 +13,7 @@ import trustme
 from http_api.app import build_app
 from http_api.server import ApiServer
 from tests.fake_backend import FakeBackend
+from tests.loops import block_until
 
 AUTHORITY = trustme.CA()
 
@@ -52,13 +52,6 @@ def presented(port):
         return tls.getpeercert(binary_form=True)
 
 
-def until(met):
-    deadline = time.monotonic() + 20
-    while not met():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def test_a_new_certificate_counts_for_new_connections_and_a_broken_one_does_not(tmp_path, caplog):
     caplog.set_level(logging.WARNING)
     first, second = AUTHORITY.issue_cert("127.0.0.1"), AUTHORITY.issue_cert("127.0.0.1")
@@ -70,14 +63,14 @@ def test_a_new_certificate_counts_for_new_connections_and_a_broken_one_does_not(
         with httpx.Client(verify=trust, base_url=f"https://127.0.0.1:{port}") as kept:
             assert kept.get("/health").status_code == 200
             write(tmp_path, second)
-            until(lambda: presented(port) != shown)
+            block_until(lambda: presented(port) != shown)
             renewed = presented(port)
             assert kept.get("/health").status_code == 200  # open connections go on
         write(tmp_path, second, key=first)
-        until(lambda: any("cannot be used" in record.getMessage() for record in caplog.records))
+        block_until(lambda: any("cannot be used" in record.getMessage() for record in caplog.records))
         assert presented(port) == renewed
         write(tmp_path, first)
-        until(lambda: presented(port) == shown)
+        block_until(lambda: presented(port) == shown)
 
 
 def test_without_tls_nothing_is_watched(tmp_path):

@@ -10,38 +10,23 @@ import pytest
 
 from http_api import waiting_room
 from http_api.waiting_room import WaitingRoom
-from opensled.core.errors import OpenSledError, Overloaded, UsageError
+from opensled.core.errors import Overloaded, UsageError
 from opensled.core.messages import Open
-from opensled.text.tokenizer import TargetTokenizer
 from tests.certificates import AUTHORITY, HERE, issued, written
-from tests.fake_target import _Text, cycle
-from tests.http_serving import CONFIG, HI, asking, fake_engine, http_serving, said
+from tests.http_serving import CONFIG, HI, asking, fake_engine, http_serving, of_tenants, said, words
+from tests.loops import cancelled
 from tests.scraping import samples
 from tests.serving import GREEDY, finish, linked
 from tests.system import until
-from verify_server.access.security import TenantLimits, Tenants
+from verify_server.access.security import Tenants
 from verify_server.admission.session_manager import SessionLimits
 from verify_server.front.server_metrics import metrics
 from verify_server.options.serve_config import ServeConfig
 from verify_server.start import command
 from verify_server.start.command import clients
 
-TWO = Tenants((("token-a", "a"), ("token-b", "b")), default=TenantLimits(max_sessions=2))
 LONG = {**HI, "max_tokens": 3000, "stream": True}
 WIDE = {"num_blocks": 3000, "context_length": 4000}
-
-
-def of_tenants(linger=60.0):
-    return {"tenants": TWO, "limits": SessionLimits(max_sessions=8, linger=linger, tenants=TWO)}
-
-
-def words(prompt, count):
-    """What the fake target writes after a text."""
-    text = _Text()
-    tokens = list(text.encode(prompt))
-    for _ in range(count):
-        tokens.append(cycle(tokens))
-    return TargetTokenizer(text.tokenizer_json).decode(tokens[-count:])
 
 
 # -- answers ----------------------------------------------------------------------------------------------
@@ -165,8 +150,7 @@ async def test_the_waiting_room_has_so_many_chairs_and_who_leaves_gives_one_back
     await asyncio.sleep(0)
     with pytest.raises(Overloaded):
         await wait()
-    first.cancel()  # its client has left
-    await asyncio.gather(first, return_exceptions=True)
+    await cancelled(first)  # its client has left
     second = asyncio.ensure_future(wait())
     await asyncio.sleep(0)
     assert not second.done()
@@ -288,10 +272,3 @@ def test_an_address_beyond_this_machine_wants_tls_and_known_clients():
 def test_an_answer_over_http_would_undo_padding():
     with pytest.raises(UsageError, match="--http and --pad-frames"):
         command.serve(ServeConfig(http="127.0.0.1:8080", pad_frames=True))
-
-
-async def test_a_taken_port_is_named():
-    async with http_serving() as (_, _, address):
-        with pytest.raises(OpenSledError, match=f"cannot listen on {address}"):
-            async with http_serving(replace(CONFIG, http=address)):
-                pass

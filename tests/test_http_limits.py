@@ -5,13 +5,14 @@ import json
 import socket
 import threading
 import time
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 
 import pytest
 
 from http_api.bodies import MAX_CHAT_BODY
 from tests.fake_target import cycle
-from tests.http_serving import HI, asking, fake_engine, http_serving, said
+from tests.http_serving import HI, asking, fake_engine, http_serving, raw, said
+from tests.loops import cancelled
 from tests.system import until
 from verify_server.access.client_limits import ClientLimits, Rate
 from verify_server.admission.session_manager import SessionLimits
@@ -22,22 +23,6 @@ DEEP = "[" * 100_000
 LONG = {**HI, "max_tokens": 3900, "stream": True, "n": 4, "logprobs": 5}
 MANY = SessionLimits(max_sessions=8, linger=0.1)
 WIDE = {"num_blocks": 4 * 1100, "context_length": 4000}
-
-
-@asynccontextmanager
-async def raw(address, buffer=0):
-    """A bare connection; `buffer`: bytes that it takes before it is read, 0 = usual."""
-    host, port = address.split(":")
-    own = socket.socket()
-    if buffer:
-        own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
-    own.setblocking(False)
-    await asyncio.get_running_loop().sock_connect(own, (host, int(port)))
-    reader, writer = await asyncio.open_connection(sock=own, limit=1024)
-    try:
-        yield reader, writer
-    finally:
-        writer.close()
 
 
 def posted(body):
@@ -143,9 +128,7 @@ async def test_large_bodies_may_not_fill_the_memory_together():
         answers = [asyncio.ensure_future(send(end)) for end in ends]
         done, _ = await asyncio.wait(answers, timeout=20, return_when=asyncio.FIRST_COMPLETED)
         assert done and next(iter(done)).result().startswith(b"HTTP/1.1 429 ")
-        for answer in answers:
-            answer.cancel()
-        await asyncio.gather(*answers, return_exceptions=True)
+        await cancelled(*answers)
         for end in ends:
             await end.__aexit__(None, None, None)
 

@@ -10,19 +10,7 @@ import pytest
 from opensled.models import download, store
 from opensled.models.hub import pin_file, read_pin
 from tests import hub_server
-from tests.hub_server import (
-    FETCHED,
-    FOLDER,
-    NAME,
-    NEWEST,
-    OLDER,
-    Q4,
-    Q8,
-    complaint,
-    files,
-    folder,
-    pull,
-)
+from tests.hub_server import FETCHED, FOLDER, NAME, NEWEST, OLDER, Q4, Q8, complaint, files, folder, pull
 from tests.hub_server import hub as hub
 
 # Listings of mirrors

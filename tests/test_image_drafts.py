@@ -1,6 +1,7 @@
 """A device drafts behind pictures without reading them: placeholders are skipped, positions stay positions."""
 
 import asyncio
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -112,9 +113,6 @@ def test_a_device_remembers_whether_its_target_sees(tmp_path, images):
 @pytest.mark.parametrize("placeholder", [None, 9])
 def test_a_text_without_pictures_is_read_whole(placeholder):
     drafter = Flat()
-    thread = DraftThread(drafter, FixedLength(1), WIDTH, placeholder=placeholder)
-    try:
+    with closing(DraftThread(drafter, FixedLength(1), WIDTH, placeholder=placeholder)) as thread:
         thread.begin(Truth(PROMPT), Sampler(SamplingParams(temperature=0), KEY))
-    finally:
-        thread.close()
     assert drafter.told == list(PROMPT)

@@ -9,12 +9,7 @@ import pytest
 from http_api.bodies import MAX_BODY, MAX_CHAT_BODY
 from opensled.core.images import MAX_IMAGE_BYTES, MAX_IMAGES, ImageFacts, TurnImage, digest_of
 from tests.fake_backend import FakeBackend, call, chat, refusal
-from tests.vision_models import picture
-
-FACTS = ImageFacts(token_id=3, rows=9)
-DATA = picture(1)
-TEXT = base64.b64encode(DATA).decode()
-URL = f"data:image/png;base64,{TEXT}"
+from tests.vision_world import DATA, FACTS, TEXT, URL
 
 
 def shown(url: object = URL, **extra: object) -> dict:

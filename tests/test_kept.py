@@ -1,7 +1,6 @@
 """Text that a server keeps: of whom, and what; and that no sequence waits for it."""
 
 import asyncio
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,52 +11,38 @@ import pytest
 from adapt.kept.command import keeper_of, require_keepable
 from adapt.kept.keeper import TextKeeper
 from adapt.kept.kept_store import KeptStore
-from adapt.kept.kept_text import TOP, KeptText
+from adapt.kept.kept_text import TOP
 from adapt.kept.text_trace import MAX_TOKENS, LikeliestReading, TextTrace
 from edge_client.lengths.fixed import FixedLength
 from lab.training.distil.shard_batches import batch_of, read_shard
 from opensled.core.errors import UsageError
 from opensled.core.messages import DraftToken, Guide, SamplingParams, TreeNode
 from tests.fakes import FakeEngine, OracleDrafter, continuation
+from tests.kept_texts import AGREED, WORDS, StuckStore, keeping, text
+from tests.loops import in_loop
 from tests.serving import GREEDY, PROMPT, finish, linked, serving
 from tests.system import ask, running, until
-from tests.test_kept_store import WORDS, text
 from verify_server.access.security import TenantLimits, Tenants
-from verify_server.admission.session_manager import SessionLimits, SessionManager
+from verify_server.admission.session_manager import SessionLimits
 from verify_server.front.server_metrics import metrics
 from verify_server.options.registries import ENGINES
 from verify_server.options.serve_config import ServeConfig
 from verify_server.rules.base import AcceptanceResult
 from verify_server.start.command import _tenants
 
-AGREED = Tenants(
-    (("token-a", "a"), ("token-b", "b")), limits={"a": TenantLimits(keep=1), "b": TenantLimits(keep=0)}
-)
-
-
-def keeping(store: KeptStore):
-    """Of `serving`: its `manager_of`."""
-    return lambda loop, target, limits: SessionManager(
-        loop, target, limits, keeper=TextKeeper(store, target.text.fingerprint)
-    )
-
-
 # -- of whom, and what --------------------------------------------------------------------------------------------
 
 
-def served(store: KeptStore, token: str) -> list[int]:
+@in_loop
+async def served(store: KeptStore, token: str) -> list[int]:
     """What a real server answers a device with this token; it has ended when this returns."""
-
-    async def main() -> list[int]:
-        limits = SessionLimits(max_sessions=3, max_draft=8, linger=0.05, tenants=AGREED)
-        async with serving(AGREED, limits=limits, manager_of=keeping(store)) as (manager, address):
-            async with linked(address, token=token) as link:
-                _, tokens = await finish(link)
-            await until(lambda: not manager.loop.machine.sessions)
-            manager.keeper.close()
-            return tokens
-
-    return asyncio.run(main())
+    limits = SessionLimits(max_sessions=3, max_draft=8, linger=0.05, tenants=AGREED)
+    async with serving(AGREED, limits=limits, manager_of=keeping(store)) as (manager, address):
+        async with linked(address, token=token) as link:
+            _, tokens = await finish(link)
+        await until(lambda: not manager.loop.machine.sessions)
+        manager.keeper.close()
+        return tokens
 
 
 def test_a_text_of_a_tenant_that_agreed_is_kept_and_can_be_learned_from(tmp_path):
@@ -202,18 +187,6 @@ def test_a_long_text_is_cut():
 
 
 # -- the loop never waits -----------------------------------------------------------------------------------------
-
-
-class StuckStore(KeptStore):
-    """A disk that does not answer until `free` is set."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.free = threading.Event()
-
-    def write(self, text: KeptText, vocabulary: str) -> bool:
-        self.free.wait(60)
-        return super().write(text, vocabulary)
 
 
 def test_a_slow_disk_loses_texts_and_delays_nobody(tmp_path, monkeypatch):

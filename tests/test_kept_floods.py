@@ -13,10 +13,10 @@ from adapt.kept.kept_store import ROOM, KeptStore
 from lab.training.distil.shard_batches import read_shard
 from opensled.core.messages import Open, Opened
 from tests.fakes import continuation
+from tests.kept_texts import AGREED, StuckStore, keeping, text
+from tests.loops import cancelled
 from tests.serving import GREEDY, PROMPT, finish, linked, serving
 from tests.system import until
-from tests.test_kept import AGREED, StuckStore, keeping
-from tests.test_kept_store import text
 from verify_server.admission.session_manager import SessionLimits
 
 QUOTA = 12_000  # bytes; a text of these answers has about 800
@@ -45,9 +45,7 @@ class Flooded:
                     assert (await finish(link))[1] == continuation(PROMPT, GREEDY.max_tokens)
                     self.read += 1
                     self.most = max(self.most, self.bytes)
-                for task in flood:
-                    task.cancel()
-                await asyncio.gather(*flood, return_exceptions=True)
+                await cancelled(*flood)
             await until(lambda: not manager.loop.machine.sessions)
             manager.keeper.close()
             self.counts = manager.keeper.counts

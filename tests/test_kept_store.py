@@ -11,18 +11,11 @@ import pytest
 
 from adapt.kept import kept_store as module
 from adapt.kept.kept_store import KeptStore
-from adapt.kept.kept_text import TOP, KeptText
+from adapt.kept.kept_text import KeptText
 from lab.training.adapting.material import read_kept
 from opensled.cli import main as cli
 from opensled.core.errors import NotFound, UsageError, VocabularyMismatch
-
-WORDS = "vocabulary"
-
-
-def text(tenant: str = "a", opened: float = 0.0, written: int = 3) -> KeptText:
-    ids = tuple(range(5 + written))
-    rows = np.zeros((written, TOP), np.uint32), np.zeros((written, TOP), np.float16)
-    return KeptText(tenant, opened, ids, 5, *rows)
+from tests.kept_texts import WORDS, text
 
 
 def test_a_quota_and_a_time_to_live(tmp_path):

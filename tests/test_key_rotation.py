@@ -1,7 +1,6 @@
 """Keys change while real processes run: an old one counts until it is removed, a new one at once, and none restarts."""
 
 import json
-import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from lab.testbed.processes import Process, free_port
 from opensled.core.files import write_whole
 from tests.gated_target import GATE, reached
+from tests.loops import block_until
 
 SERVE = ("serve", "--engine", "tests.gated_target:load", "--listen", "127.0.0.1:0")
 ASKED = {"prompt": "Hi", "temperature": 0, "max_tokens": 80, "stream": True}
@@ -20,13 +20,6 @@ PATIENCE = 30.0
 
 def bearer(key: str) -> dict[str, str]:
     return {"authorization": f"Bearer {key}"}
-
-
-def until(condition, seconds: float = PATIENCE) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it does not come"
-        time.sleep(0.02)
 
 
 class Place:
@@ -52,15 +45,8 @@ class Place:
         server = stack.enter_context(Process((*SERVE, *flags), isolated=True, environment=environment))
         self.server = server.wait_ready()
         self.api = f"http://{own}"
-        flags = (
-            "--server",
-            self.server,
-            "--token-file",
-            self.path("token"),
-            "--http-keys",
-            self.path("keys"),
-        )
-        edge = ("edge", *flags, "--http", "127.0.0.1:0", "--drafter", "lookup")
+        flags = ("--token-file", self.path("token"), "--http-keys", self.path("keys"))
+        edge = ("edge", "--server", self.server, *flags, "--http", "127.0.0.1:0", "--drafter", "lookup")
         device = stack.enter_context(Process(edge, isolated=True, log=self.log))
         self.device = f"http://{device.wait_ready()}"
 
@@ -88,12 +74,12 @@ def test_tokens_change_and_answers_under_way_end_as_they_would(place):
     ) as answer:
         lines = answer.iter_lines()
         assert answer.status_code == 200 and next(lines).startswith("data: ")
-        until(reached(place.gate).exists)
+        block_until(reached(place.gate).exists)
         place.write("tokens", "old kitchen\nnew kitchen\nother garage\n")
         assert place.status(place.api, "new") == 200, "a new token counts at once"
         assert place.status(place.api, "old") == 200, "the old one until it is removed"
         place.write("tokens", "new kitchen\nother garage\n")
-        until(lambda: place.status(place.api, "old") == 401, SOON)
+        block_until(lambda: place.status(place.api, "old") == 401, SOON)
         place.gate.touch()
         data = [line[6:] for line in lines if line.startswith("data: ")]
     assert data[-1] == "[DONE]"
@@ -106,7 +92,7 @@ def test_tokens_change_and_answers_under_way_end_as_they_would(place):
         f"the server at {place.server} refuses this device, whose key was revoked or replaced" in ready.text
     )
     place.write("token", "new\n")
-    until(lambda: place.completion(place.device, "key-old").status_code == 200, SOON)
+    block_until(lambda: place.completion(place.device, "key-old").status_code == 200, SOON)
     assert httpx.get(f"{place.device}/readyz").status_code == 200
     log = place.log.read_text()
     assert f"the server at {place.server} refuses this device" in log and "lets this device in again" in log

@@ -2,80 +2,9 @@
 
 import pytest
 
-from hw_profiles.step_cost import HardwareProfile
-from opensled.core.messages import Draft, DraftBlock, DraftToken, SamplingParams
-from scheduler.fcfs import Fcfs
 from scheduler.plan import Slice
-from tests.fakes import VOCAB, FakeEngine, continuation
-from tests.rounds import end, looping
-from tests.sessions import made
-from verify_server.kv.blocks import BlockTable
-from verify_server.round.offer import DraftLimits
+from tests.sessions import Pressed
 from verify_server.round.session import Session
-from verify_server.round.step import run_step
-
-PROMPTS = ([3] * 30, [7] * 30)
-POOL = {"num_blocks": 10, "block_size": 4}  # one of the two and a little
-PARAMS = SamplingParams(temperature=0, max_tokens=8)
-
-
-class Pressed:
-    """Sequences in less memory than they want, and a clock moved by hand."""
-
-    def __init__(
-        self, draft_wait: float, prompts=PROMPTS, pool=POOL, *, max_step_tokens: int = 16, **sharing
-    ) -> None:
-        self.engine, self.now = FakeEngine(**pool), 0.0
-        profile = HardwareProfile(max_step_tokens)
-        self.loop = looping(self.engine, Fcfs(draft_wait), profile, lambda: self.now, **sharing)
-        self.sessions: list[Session] = []
-        for prompt in prompts:
-            self.open(prompt)
-
-    def open(
-        self, prompt: list[int], tenant: str = "t", max_tokens: int = PARAMS.max_tokens, budget: int = 0
-    ) -> Session:
-        table = BlockTable(self.loop.machine.target.pool, tenant, budget)
-        limits = DraftLimits(VOCAB, 4)
-        session = made(len(self.sessions), prompt, max_tokens, table, limits, tenant=tenant, params=PARAMS)
-        self.sessions.append(session)
-        self.loop.add(session)
-        self.loop.attach(session, len(prompt))
-        return session
-
-    def draft(self, session: Session, counter: int) -> None:
-        wrong = (DraftToken(48),)
-        self.loop.submit(session, Draft(counter, DraftBlock(len(session.sequence), wrong)))
-
-    def step(self, *slices: Slice) -> set[int]:
-        """A step of these slices, or else of the policy's; who was computed in it."""
-        planned = self.loop.machine.plan(self.now).slices
-        work = self.loop.machine.fit(slices or planned, self.now)
-        if work:
-            end(self.loop, work, run_step(self.engine, work))
-        return {planned.session.id for planned in work}
-
-    def work_off(self, steps: int) -> int:
-        """Steps until there is nothing to do; at most `steps`."""
-        for done in range(steps):
-            if not self.step():
-                return done
-        return steps
-
-    def must_finish(self, steps: int) -> None:
-        """Everybody's text is complete and right after at most `steps` steps, with time going by between them."""
-        for _ in range(steps):
-            if not self.step():
-                self.now += 1.0
-            if all(session.sequence.finish_reason for session in self.sessions):
-                break
-        for session in self.sessions:
-            prompt, answer = (
-                session.sequence.tokens[: session.sequence.prompt_length],
-                session.sequence.tokens[session.sequence.prompt_length :],
-            )
-            assert session.sequence.finish_reason == "length"
-            assert answer == continuation(prompt, len(answer))
 
 
 def holds(session: Session) -> bool:

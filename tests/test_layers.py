@@ -1,7 +1,6 @@
 """The architecture, checked: who may import whom, one home for each heavy library, names, comments and sizes."""
 
 import ast
-import gc
 import io
 import keyword
 import re
@@ -11,15 +10,26 @@ import tokenize
 from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
-from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-from tests.layers import ALLOWED, COMPOSING, EVERYTHING, HOMES, MAX_ROOMS, PLUG_INS, ROOMS, UPWARD
-
-ROOT = Path(__file__).resolve().parents[1]
-GENERATED = "opensled/v1/"
+from tests.layers import (
+    ALLOWED,
+    COMPOSING,
+    EVERYTHING,
+    HOMES,
+    MAX_ROOMS,
+    PLUG_INS,
+    ROOMS,
+    ROOT,
+    UPWARD,
+    _absolute,
+    _imports,
+    _module,
+    _room,
+    _source,
+    _sources,
+)
 
 INDEPENDENT = tuple(
     f"lab/testbed/{name}.py"
@@ -28,68 +38,6 @@ INDEPENDENT = tuple(
 
 LONG_FILE_LINES, MAX_FILE_LINES = 300, 500  # above the first a line is printed
 MAX_FUNCTION_LINES = 60
-FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
-IMPORT = ast.Import | ast.ImportFrom
-
-
-def _sources(*packages: str) -> list[str]:
-    """Hand-written files, as paths from the repository root."""
-    files = (path for package in packages for path in (ROOT / package).rglob("*.py"))
-    names = (path.relative_to(ROOT).as_posix() for path in files)
-    return sorted(name for name in names if not name.startswith(GENERATED))
-
-
-class _Source(NamedTuple):
-    """What is asked of a file: it is parsed once, and its tree is not kept."""
-
-    imports: tuple[ast.Import | ast.ImportFrom, ...]  # wherever they stand
-    loaded: tuple[ast.Import | ast.ImportFrom, ...]  # those outside of functions, for type checkers included
-    functions: tuple[tuple[int, str, int], ...]  # line, name, lines
-
-
-def _statements(body: list[ast.stmt], inside: bool = False) -> Iterator[tuple[ast.stmt, bool]]:
-    """Every statement, and whether it stands in a function."""
-    for node in body:
-        yield node, inside
-        deeper = inside or isinstance(node, FUNCTION)
-        for part in ("body", "orelse", "handlers", "finalbody", "cases"):
-            if isinstance(nested := getattr(node, part, None), list):
-                yield from _statements(nested, deeper)
-
-
-@cache
-def _source(file: str) -> _Source:
-    gc.disable()  # it would look through the growing tree again and again, most of the time taken here
-    try:
-        found = list(_statements(ast.parse((ROOT / file).read_text("utf-8"), file).body))
-    finally:
-        gc.enable()
-    return _Source(
-        tuple(node for node, _ in found if isinstance(node, IMPORT)),
-        tuple(node for node, inside in found if isinstance(node, IMPORT) and not inside),
-        tuple(
-            (node.lineno, node.name, (node.end_lineno or node.lineno) - node.lineno + 1)
-            for node, _ in found
-            if isinstance(node, FUNCTION)
-        ),
-    )
-
-
-@cache
-def _imports(file: str) -> tuple[tuple[str, int], ...]:
-    """(dotted name, line) of every import, wherever in the file it stands; `from a import b` counts as a.b."""
-    found: list[tuple[str, int]] = []
-    for node in _source(file).imports:
-        base = "" if isinstance(node, ast.Import) else _absolute(file, node) + "."
-        found += [(base + alias.name, node.lineno) for alias in node.names]
-    return tuple(found)
-
-
-def _absolute(file: str, node: ast.ImportFrom) -> str:
-    if not node.level:
-        return node.module or ""
-    package = file.split("/")[: -node.level]
-    return ".".join([*package, *(node.module or "").split(".")]).rstrip(".")
 
 
 def _within(name: str, modules: tuple[str, ...]) -> bool:
@@ -124,11 +72,6 @@ def test_plug_ins_are_known_only_where_programs_are_put_together():
         if any(_within(name, PLUG_INS) for name, _ in _imports(file))
     }
     assert knowing == set(COMPOSING)
-
-
-def _room(file: str) -> str:
-    """The folder of a file."""
-    return file.rpartition("/")[0]
 
 
 @cache
@@ -199,10 +142,6 @@ def test_a_device_loads_nothing_of_the_server():
     code = f"import sys, edge_client.round.generate; print([name for name in {heavy} if name in sys.modules])"
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
-
-
-def _module(file: str) -> str:
-    return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 def _graph(files: list[str]) -> dict[str, set[str]]:

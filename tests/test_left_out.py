@@ -1,6 +1,5 @@
 """What clients send without effect is left out by name, and what they remember comes back; what asks is refused."""
 
-import asyncio
 import json
 from pathlib import Path
 
@@ -37,6 +36,7 @@ from tests.left_out_cases import (
     as_item,
     called,
 )
+from tests.loops import in_loop
 
 CHATS = ("/v1/chat/completions", "/api/chat")
 # By path, the values of `EMPTY` that are refused, and of which fields. Fields that are not there take all of them.
@@ -75,7 +75,8 @@ def test_what_is_off_or_null_changes_and_tells_nothing(path):
         assert taken(path, **fields) == (plain, ""), fields
 
 
-def refused_when_empty(path):
+@in_loop
+async def refused_when_empty(path):
     """What the API refuses at this path, as the table has it."""
     schemas = description(FakeBackend().info)["components"]["schemas"]
     kind = {
@@ -95,24 +96,20 @@ def refused_when_empty(path):
         "guided_json",
         "unheard_of",
     }
-
-    async def ask_all():
-        refused = {}
-        transport = httpx.ASGITransport(build_app(FakeBackend()))
-        async with httpx.AsyncClient(transport=transport, base_url="http://edge") as client:
-            for name in sorted(names):
-                values = []
-                for value in EMPTY:
-                    response = await client.post(path, json={**PROMPTS[path], name: value})
-                    assert response.status_code in (200, 400, 404)
-                    if response.status_code != 200:
-                        assert name in response.text or (name, value) == ("model", 0)
-                        values.append(json.dumps(value))
-                if values:
-                    refused.setdefault(" ".join(values), []).append(name)
-        return refused
-
-    return asyncio.run(ask_all())
+    refused = {}
+    transport = httpx.ASGITransport(build_app(FakeBackend()))
+    async with httpx.AsyncClient(transport=transport, base_url="http://edge") as client:
+        for name in sorted(names):
+            values = []
+            for value in EMPTY:
+                response = await client.post(path, json={**PROMPTS[path], name: value})
+                assert response.status_code in (200, 400, 404)
+                if response.status_code != 200:
+                    assert name in response.text or (name, value) == ("model", 0)
+                    values.append(json.dumps(value))
+            if values:
+                refused.setdefault(" ".join(values), []).append(name)
+    return refused
 
 
 @pytest.mark.parametrize("path", PROMPTS)

@@ -18,7 +18,7 @@ from opensled.core.messages import Cancel, Moved, Open
 from opensled.wire import codec
 from tests.certificates import AUTHORITY, HERE, issued, written
 from tests.fakes import continuation
-from tests.serving import GREEDY, PROMPT, linked, serving
+from tests.serving import GREEDY, PROMPT, handling, linked, serving
 from tests.system import until
 from verify_server.access.security import Tenants, Tls
 
@@ -37,21 +37,8 @@ async def pointing(*addresses, tls=None):
         moved = Moved(waiting.pop(0) if len(waiting) > 1 else waiting[0], b"ticket")
         await context.write(codec.encode_server(moved).SerializeToString())
 
-    handler = grpc.method_handlers_generic_handler(
-        codec.SERVICE_NAME, {"Sequence": grpc.stream_stream_rpc_method_handler(sequence)}
-    )
-    server = grpc.aio.server()
-    server.add_generic_rpc_handlers((handler,))
-    if tls:
-        credentials = grpc.ssl_server_credentials([(tls.identity.key, tls.identity.cert)])
-        port = server.add_secure_port("127.0.0.1:0", credentials)
-    else:
-        port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        await server.stop(None)
+    async with handling(sequence, tls) as address:
+        yield address
 
 
 async def answer(link, patience=RetryPolicy()) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ from edge_client.round.generate import generate
 from opensled.core.errors import Unreachable
 from opensled.core.messages import Draft, DraftBlock, DraftToken, Open
 from tests.fakes import OracleDrafter, continuation
+from tests.loops import cancelled
 from tests.serving import GREEDY, PROMPT, finish, linked, serving
 from verify_server.access.client_limits import ClientLimits
 from verify_server.front import service
@@ -51,9 +52,7 @@ async def slow_road(address, delay):
         yield f"127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
     finally:
         proxy.close()
-        for task in pumps:
-            task.cancel()
-        await asyncio.gather(*pumps, return_exceptions=True)
+        await cancelled(*pumps)
 
 
 async def test_a_link_of_half_a_second_works():

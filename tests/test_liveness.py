@@ -17,6 +17,7 @@ from opensled.core.errors import Overloaded, UsageError
 from opensled.core.messages import Draft, DraftBlock, DraftToken, Open, SamplingParams
 from tests.devices import TOKENIZER
 from tests.fakes import UNLIMITED, FakeEngine, OracleDrafter, continuation
+from tests.loops import cancelled
 from tests.raw_wire import METHOD
 from tests.serving import linked, serving
 from tests.system import CALM, ask, running, until
@@ -126,8 +127,7 @@ async def test_a_cancelled_reader_says_goodbye():
 
         task = asyncio.ensure_future(read())
         await until(lambda: len(session.truth) > len(PROMPT))
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await cancelled(task)
         await until(lambda: not manager.remembered)
         thread.close()
 

@@ -1,5 +1,6 @@
 """A real llama-server process drafts: llama.cpp's whole server, from the wheel xllamacpp, on the tiny draft's file."""
 
+from contextlib import closing
 from importlib.util import find_spec
 from itertools import islice
 
@@ -79,11 +80,8 @@ def test_another_vocabulary_is_known_as_such(url):
 
 def stream(url: str, prompt, candidates: int, most: int = STREAM_TOKENS):
     source = LlamaServerTokens(draft_address(url), tiny_tokenizer(), 0, Outage("llama-server"))
-    found = source.stream(prompt, candidates)
-    try:
+    with closing(source.stream(prompt, candidates)) as found:
         return list(islice((token for token in found if token is not None), most))
-    finally:
-        found.close()
 
 
 def test_a_stream_has_the_tokens_and_their_candidates(url):

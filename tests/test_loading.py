@@ -20,6 +20,8 @@ from edge_client.link.link import Endpoint, Link
 from edge_client.link.link_errors import NOTHING_LISTENS
 from lab.testbed.processes import Process, free_port
 from opensled.core.errors import Loading, Unreachable
+from tests.commands import opensled
+from tests.loops import in_loop
 from tests.slow_start import DONE, PIPE
 from verify_server.front import service
 
@@ -66,20 +68,18 @@ def listens(port):
     until(connected)
 
 
-def described(port):
-    async def ask():
-        link = Link(Endpoint(f"127.0.0.1:{port}"))
-        try:
-            return await link.describe()
-        finally:
-            await link.close()
-
-    return asyncio.run(ask())
+@in_loop
+async def described(port):
+    link = Link(Endpoint(f"127.0.0.1:{port}"))
+    try:
+        return await link.describe()
+    finally:
+        await link.close()
 
 
 def doctor(port):
     words = ["doctor", "--server", f"127.0.0.1:{port}", "--drafter", "none"]
-    return subprocess.run([sys.executable, "-m", "opensled", *words], capture_output=True, text=True).stdout
+    return opensled(*words).stdout
 
 
 def health(port):
@@ -136,13 +136,7 @@ def test_a_taken_port_is_told_before_anything_is_loaded(flag, pipe):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         words = ["serve", *FAKE, "--listen", "127.0.0.1:0", flag, address]
-        done = subprocess.run(
-            [sys.executable, "-m", "opensled", *words],
-            env={**os.environ, PIPE: str(pipe)},
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-        )
+        done = opensled(*words, variables={PIPE: str(pipe)}, timeout=PATIENCE)
     assert done.returncode == 1 and f"error: cannot listen on {address}" in done.stderr
     assert "listening on" not in done.stdout
 

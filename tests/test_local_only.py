@@ -20,7 +20,8 @@ from opensled.core.noise import noise_key
 from opensled.models.store import model_file, model_path
 from tests.devices import TOKENIZER, read
 from tests.fake_target import _Text as TinyText
-from tests.fakes import POISON, OracleDrafter, continuation, next_token
+from tests.fakes import POISON, Made, OracleDrafter, Silent, continuation, next_token
+from tests.loops import in_loop
 from tests.outages import INFO, LONG, QUICK, Reader, device_that_loses
 from tests.serving import GREEDY, PROMPT, serving
 
@@ -30,20 +31,7 @@ TEMPLATE = (model_path("tiny") / "chat_template.jinja").read_text()
 TALK = (ChatMessage("system", "Be kind."), ChatMessage("user", "Hi"), ChatMessage("assistant", "Yes?"))
 
 
-class OwnMind:
-    """Its drafters never say what the target says."""
-
-    name = "own mind"
-
-    def create(self):
-        return OracleDrafter(0.0)
-
-
-class Silent(OwnMind):
-    def create(self):
-        drafter = OracleDrafter(0.0)
-        drafter.propose = lambda: iter(())
-        return drafter
+OWN_MIND = Made(lambda: OracleDrafter(0.0))  # its drafters never say what the target says
 
 
 def own_words(context, count):
@@ -53,17 +41,15 @@ def own_words(context, count):
     return tokens[len(context) :]
 
 
-def local_answer(task=LONG, factory=OwnMind, lost_at_first=True, seed=1):
-    async def scenario():
-        reader = Reader(seed, chance=0.0 if lost_at_first else 0.2, longest=10**6)
-        options = {"factory": factory(), "memory": NO_MEMORY, "patience": BRIEF}
-        async with device_that_loses(LOCAL_ONLY, **options) as (device, network):
-            if lost_at_first:
-                network.down, reader._away_for = True, 10**6
-            await reader.read(device, network, task)
-            return reader
-
-    return asyncio.run(scenario())
+@in_loop
+async def local_answer(task=LONG, factory=OWN_MIND, lost_at_first=True, seed=1):
+    reader = Reader(seed, chance=0.0 if lost_at_first else 0.2, longest=10**6)
+    options = {"factory": factory, "memory": NO_MEMORY, "patience": BRIEF}
+    async with device_that_loses(LOCAL_ONLY, **options) as (device, network):
+        if lost_at_first:
+            network.down, reader._away_for = True, 10**6
+        await reader.read(device, network, task)
+        return reader
 
 
 # -- answers ---------------------------------------------------------------------------------------------
@@ -93,19 +79,19 @@ def test_in_mid_answer_the_draft_model_finishes_what_the_target_began(seed):
     assert reader.chunks[-1].stats.local_tokens == 60 - known
 
 
-def test_the_draft_model_alone_can_be_asked_while_the_server_is_there():
+async def test_the_draft_model_alone_can_be_asked_while_the_server_is_there():
     async def scenario(task, memory):
-        async with device_that_loses(LOCAL_ONLY, OwnMind(), memory=memory) as (device, network):
+        async with device_that_loses(LOCAL_ONLY, OWN_MIND, memory=memory) as (device, network):
             chunks = [chunk async for chunk in device.answer(task)]
             assert not network.manager.stats.opened["new"]
             return [token for chunk in chunks for token in chunk.token_ids]
 
     alone = replace(LONG, alone=True)
-    assert asyncio.run(scenario(alone, NO_MEMORY)) == own_words(PROMPT, 60)
+    assert await scenario(alone, NO_MEMORY) == own_words(PROMPT, 60)
     with pytest.raises(Unreachable, match="log-probabilities"):
-        asyncio.run(scenario(replace(alone, top_logprobs=1), NO_MEMORY))
+        await scenario(replace(alone, top_logprobs=1), NO_MEMORY)
     with pytest.raises(Unreachable, match="the draft model alone"):
-        asyncio.run(scenario(alone, None))  # a device without that mode
+        await scenario(alone, None)  # a device without that mode
 
 
 @pytest.mark.parametrize(
@@ -127,11 +113,11 @@ def test_an_answer_that_takes_the_target_does_not_go_on_without_it():
 
 def test_a_drafter_without_words_of_its_own_is_an_error():
     with pytest.raises(EngineError, match="use a draft model"):
-        local_answer(factory=Silent)
+        local_answer(factory=Made(Silent))
 
 
 async def test_where_every_drafter_is_busy_the_answer_comes_later():
-    options = {"factory": OwnMind(), "memory": NO_MEMORY, "patience": BRIEF}
+    options = {"factory": OWN_MIND, "memory": NO_MEMORY, "patience": BRIEF}
     async with device_that_loses(LOCAL_ONLY, **options) as (device, network):
         network.down = True
         first, second = device.answer(LONG), device.answer(LONG)

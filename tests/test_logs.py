@@ -5,7 +5,6 @@ import logging
 import math
 import os
 import re
-import subprocess
 import sys
 import warnings
 
@@ -17,6 +16,7 @@ from opensled.cli import main as cli
 from opensled.core.errors import EngineError, NotFound
 from opensled.models import models_command
 from opensled.process import logs
+from tests.commands import opensled
 
 CHAT = "/v1/chat/completions"
 SECRET = "the kitchen password is swordfish"
@@ -236,8 +236,7 @@ def test_what_libraries_native_code_and_children_write_is_json_too(capfd, monkey
 
 def test_an_error_of_the_command_line_is_json_and_the_last_line(capfd, monkeypatch):
     monkeypatch.undo()
-    command = [sys.executable, "-m", "opensled", "serve", "--log-json", "--engine", "tests.absent:load"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    run = opensled("serve", "--log-json", "--engine", "tests.absent:load")
     assert run.returncode != 0 and documents(run.stderr)[-1]["level"] == "error"
 
 

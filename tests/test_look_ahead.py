@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing, closing
 from types import SimpleNamespace
 
 import pytest
@@ -15,9 +15,9 @@ from edge_client.round.generate import generate
 from opensled.core.messages import DraftBlock, DraftToken, SamplingParams, Verdict
 from opensled.core.protocol import Truth
 from opensled.core.sampling import Sampler
+from tests.edge_scripts import PROMPT, Script, Watched
 from tests.fakes import POISON, continuation, next_token
 from tests.system import until
-from tests.test_edge_loop import PROMPT, Script, Watched
 from tests.tiny_drafts import Model
 
 GREEDY = SamplingParams(temperature=0, max_tokens=40)
@@ -35,10 +35,17 @@ class Held(Model):
         return super().forward(tokens, start)
 
 
-def begun(drafter, length=3, **options):
-    thread = DraftThread(drafter, FixedLength(length), **options)
-    thread.begin(Truth(PROMPT), Sampler(GREEDY, b"k" * 16))
-    return thread
+@pytest.fixture
+def begun():
+    """Threads that have begun with the prompt, and are closed afterwards."""
+    with ExitStack() as stack:
+
+        def begin(drafter, length=3, **options):
+            thread = DraftThread(drafter, FixedLength(length), **options)
+            thread.begin(Truth(PROMPT), Sampler(GREEDY, b"k" * 16))
+            return stack.enter_context(closing(thread))
+
+        yield begin
 
 
 async def worked_ahead(thread, block, drafter, drafts):
@@ -47,7 +54,7 @@ async def worked_ahead(thread, block, drafter, drafts):
     await until(lambda: len(drafter.drafted) == drafts)
 
 
-async def test_a_won_bet_is_the_next_block_without_a_pass_of_the_model():
+async def test_a_won_bet_is_the_next_block_without_a_pass_of_the_model(begun):
     drafter, truth = Model(), Truth(PROMPT)
     thread = begun(drafter)
     block = (await thread.draft(truth, BlockBudget(8))).block
@@ -58,11 +65,10 @@ async def test_a_won_bet_is_the_next_block_without_a_pass_of_the_model():
     ahead = (await thread.draft(truth, BlockBudget(8))).block
     assert ahead.ids == tuple(continuation(PROMPT, 7)[4:]) and len(drafter.passes) == passes == 7
     assert thread.wasted == 0
-    thread.close()
 
 
 @pytest.mark.parametrize(("verdict", "wasted"), [(2, 4), (3, 4)])
-async def test_a_lost_bet_is_drafted_anew_and_counted(verdict, wasted):
+async def test_a_lost_bet_is_drafted_anew_and_counted(verdict, wasted, begun):
     """Rejected within the block, or at the guess of the bonus token."""
     drafter, truth = Model(errs={3 + verdict}), Truth(PROMPT)
     thread = begun(drafter)
@@ -73,10 +79,9 @@ async def test_a_lost_bet_is_drafted_anew_and_counted(verdict, wasted):
     again = (await thread.draft(truth, BlockBudget(8))).block
     assert again.ids == tuple(continuation(PROMPT, verdict + 4)[verdict + 1 :])
     assert thread.wasted == wasted
-    thread.close()
 
 
-async def test_work_ahead_ends_between_two_tokens():
+async def test_work_ahead_ends_between_two_tokens(begun):
     drafter, truth = Held(3), Truth(PROMPT)
     thread = begun(drafter)
     block = (await thread.draft(truth, BlockBudget(8))).block
@@ -88,17 +93,15 @@ async def test_work_ahead_ends_between_two_tokens():
         drafter.gate.release()
     assert (await again).block.base == 5
     assert len(drafter.passes) == 3 + 2 + 3, "the pass under way ends, and no other of the work ahead begins"
-    thread.close()
 
 
-async def test_a_device_may_rest_while_the_verdict_travels():
+async def test_a_device_may_rest_while_the_verdict_travels(begun):
     drafter = Model()
     thread = begun(drafter, looks_ahead=False)
     block = (await thread.draft(Truth(PROMPT), BlockBudget(8))).block
     thread.look_ahead(block, BlockBudget(8))
     await thread.draft(Truth(PROMPT), BlockBudget(8))
     assert len(drafter.passes) == 3
-    thread.close()
 
 
 def test_a_model_goes_on_after_the_block_of_a_drafter_in_front_of_it():
@@ -112,7 +115,7 @@ def test_a_model_goes_on_after_the_block_of_a_drafter_in_front_of_it():
     assert len(drafter.passes) == 5
 
 
-async def test_a_block_that_the_truth_contradicts_ends_there():
+async def test_a_block_that_the_truth_contradicts_ends_there(begun):
     drafter, truth = Held(1), Truth(PROMPT)
     thread = begun(drafter, 8)
     drafting = thread.draft(truth, BlockBudget(8))
@@ -121,7 +124,6 @@ async def test_a_block_that_the_truth_contradicts_ends_there():
     thread.hear(truth)
     drafter.gate.release(8)
     assert len((await drafting).block.tokens) <= 2
-    thread.close()
 
 
 async def test_a_contradicted_block_is_not_sent_where_the_server_waits_for_one():
@@ -155,17 +157,16 @@ async def test_a_contradicted_block_is_not_sent_where_the_server_waits_for_one()
     assert [(draft.block.base, len(draft.block.tokens)) for draft in script.drafts] == [(3, 3), (8, 3)]
 
 
-async def test_nothing_is_drafted_ahead_of_a_tree():
+async def test_nothing_is_drafted_ahead_of_a_tree(begun):
     drafter = Model()
     thread = begun(drafter)
     tree = DraftBlock(3, (DraftToken(1), DraftToken(2)), (-1, -1))
     thread.look_ahead(tree, BlockBudget(8))
     await thread.draft(Truth(PROMPT), BlockBudget(8))
     assert len(drafter.passes) == 3
-    thread.close()
 
 
-async def test_the_seconds_of_a_block_drafted_ahead_are_those_that_it_took(monkeypatch):
+async def test_the_seconds_of_a_block_drafted_ahead_are_those_that_it_took(monkeypatch, begun):
     class Timed(Model):
         def forward(self, tokens, start):
             clock[0] += 0.25
@@ -179,10 +180,9 @@ async def test_the_seconds_of_a_block_drafted_ahead_are_those_that_it_took(monke
     await worked_ahead(thread, first.block, drafter, 7)
     truth.extend(Verdict(3, tuple(continuation(PROMPT, 4))))
     assert (first.seconds, (await thread.draft(truth, BlockBudget(8))).seconds) == (0.75, 0.75)
-    thread.close()
 
 
-async def test_work_ahead_ends_when_the_server_goes_elsewhere_on_its_own():
+async def test_work_ahead_ends_when_the_server_goes_elsewhere_on_its_own(begun):
     drafter, truth = Held(3), Truth(PROMPT)
     thread = begun(drafter)
     block = (await thread.draft(truth, BlockBudget(8))).block
@@ -193,7 +193,6 @@ async def test_work_ahead_ends_when_the_server_goes_elsewhere_on_its_own():
     drafter.gate.release(9)
     await asyncio.get_running_loop().run_in_executor(thread._thread, len, ())  # behind all of its work
     assert len(drafter.passes) == 5, "the pass under way was the last one"
-    thread.close()
 
 
 async def test_nothing_is_drafted_ahead_beyond_the_last_token_and_all_work_is_accounted_for():
@@ -210,14 +209,13 @@ async def test_nothing_is_drafted_ahead_beyond_the_last_token_and_all_work_is_ac
     assert len(drafter.passes) <= 3 and thread.wasted == 0
 
 
-async def test_work_ahead_of_the_last_block_is_wasted():
+async def test_work_ahead_of_the_last_block_is_wasted(begun):
     drafter, truth = Model(), Truth(PROMPT)
     thread = begun(drafter)
     block = (await thread.draft(truth, BlockBudget(8))).block
     await worked_ahead(thread, block, drafter, 7)
     thread.interrupt()
     assert thread.wasted == 4
-    thread.close()
 
 
 async def test_a_server_to_which_a_resting_sequence_goes_drives_until_it_has_a_draft():

@@ -5,23 +5,23 @@ after a server was lost. `theta` = infinity and `sigma` < 0 are `match`, and mut
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
 import pytest
 
-from edge_client.drafters.base import Drafter
 from edge_client.lengths.fixed import FixedLength
 from edge_client.link.remote import RetryPolicy
 from lab.testbed.loose_reference import Decided, FlyLaw, LooseReference, PadLaw
 from lab.testbed.reference import Reference, Sampling, key_of_seed
-from opensled.core.messages import DraftToken, SamplingParams
+from opensled.core.messages import SamplingParams
 from opensled.core.noise import noise_key
 from opensled.models.store import model_path
 from scheduler.fcfs import Fcfs
-from tests.fakes import Weather
+from tests.fakes import OracleDrafter, Weather
+from tests.lossless import reference
 from tests.system import FOREVER, ask, running
 from verify_server.admission.session_manager import SessionLimits
 from verify_server.engine.torch.torch_engine import load
@@ -40,11 +40,6 @@ BLOCK = 9
 
 
 @cache
-def target() -> Reference:
-    return Reference(model_path("tiny"))
-
-
-@cache
 def draft_model() -> Reference:
     return Reference(model_path("tiny-draft"), "float32")
 
@@ -53,7 +48,7 @@ def draft_model() -> Reference:
 def engine():
     engine = load(str(model_path("tiny")), device="cpu", dtype="float64", kv_tokens=8192)
     engine.keep(LAYER)
-    target(), draft_model()  # now, for the drafters' threads would load it several times at once
+    reference(), draft_model()  # now, for the drafters' threads would load it several times at once
     return engine
 
 
@@ -64,25 +59,6 @@ def classifier() -> PivotClassifier:
     sizes = {"state": (256, 8), "facts": (2, 4), "inner": (12, 16), "inner_bias": (16,), "outer": (16,)}
     weights = {name: draw(scale=0.2, size=size).astype(np.float32) for name, size in sizes.items()}
     return PivotClassifier(LAYER, {**weights, "outer_bias": np.zeros(1, np.float32)})
-
-
-class PlainDrafter(Drafter):
-    """Drafts with the plain reference of the draft model, so that the closed loop can draft the same."""
-
-    def __init__(self, sampling: Sampling) -> None:
-        self._sampling = sampling
-
-    def begin(self, prompt, sampler) -> None:
-        self._text = list(prompt)
-
-    def propose(self) -> Iterator[DraftToken]:
-        text = list(self._text)
-        while True:
-            text.append(next_draft(text, self._sampling))
-            yield DraftToken(text[-1])
-
-    def commit(self, tokens: Sequence[int]) -> None:
-        self._text.extend(tokens)
 
 
 def next_draft(text: Sequence[int], sampling: Sampling) -> int:
@@ -151,7 +127,7 @@ RULES = {
 
 
 def prompts() -> list[list[int]]:
-    return [target().render_chat([{"role": "user", "content": text}]) for text in QUESTIONS]
+    return [reference().render_chat([{"role": "user", "content": text}]) for text in QUESTIONS]
 
 
 def sampling_of(params: SamplingParams, seed: int) -> Sampling:
@@ -175,7 +151,9 @@ async def answers_of(engine, make, params, *, weather=Weather()):
         asked = []
         for seed, prompt in enumerate(prompts()):
             own = replace(params, seed=seed)
-            drafter = PlainDrafter(sampling_of(params, seed))
+            sampling = sampling_of(params, seed)
+            # That of the closed loop, so that both draft the same.
+            drafter = OracleDrafter(1.0, target=lambda text, sampling=sampling: next_draft(text, sampling))
             asked.append(ask(network, prompt, drafter, own, stop=FixedLength(BLOCK), patience=IMPATIENT))
         return await asyncio.gather(*asked), rules.sessions
 
@@ -187,7 +165,7 @@ def replayed(law, params, answers, sessions) -> list[tuple[Recorded, Decided]]:
     for decisions in filter(None, sessions):
         seed, answer = by_key[decisions[0].key]
         text = [*prompts()[seed], *answer.tokens][: decisions[0].position]
-        plain = LooseReference(target(), law, sampling_of(params, seed), target().eos_ids)
+        plain = LooseReference(reference(), law, sampling_of(params, seed), reference().eos_ids)
         for one in decisions:
             assert len(text) == one.position
             found.append((one, plain.decided(text, one.draft)))
@@ -236,7 +214,7 @@ def test_the_whole_text_is_that_of_the_closed_loop(engine, name, temperature):
     some = 0
     for seed, (prompt, answer) in enumerate(zip(prompts(), answers)):
         sampling = sampling_of(params, seed)
-        plain = LooseReference(target(), law, sampling, target().eos_ids).closed_loop(
+        plain = LooseReference(reference(), law, sampling, reference().eos_ids).closed_loop(
             prompt, drafted(sampling), BLOCK, params.max_tokens
         )
         assert (plain.tokens, list(plain.loose)) == (answer.tokens, loose_of(answer))
@@ -250,7 +228,7 @@ def test_a_rule_that_lets_nothing_stand_is_match(engine, make, temperature):
     params = SamplingParams(temperature=temperature, max_tokens=24)
     answers, _ = asyncio.run(answers_of(engine, make, params, weather=STORM))
     for seed, (prompt, answer) in enumerate(zip(prompts(), answers)):
-        expected = target().generate(prompt, temperature=temperature, seed=seed, max_tokens=24)
+        expected = reference().generate(prompt, temperature=temperature, seed=seed, max_tokens=24)
         assert (list(answer.tokens), answer.finish_reason) == expected
         assert not loose_of(answer)
 

@@ -8,9 +8,8 @@ from opensled.core.errors import InvalidRequest, NotFound, Overloaded
 from opensled.core.messages import ChatMessage, Open, SamplingParams
 from tests.devices import device_on
 from tests.fakes import FakeEngine
-from tests.http_serving import asking, fake_engine, http_serving
+from tests.http_serving import TWO, asking, fake_engine, http_serving, words
 from tests.serving import first_reply, linked
-from tests.test_http_front import TWO, words
 from tests.three_tiers import IMPATIENT, tiers
 from verify_server.access.security import TenantLimits, Tenants
 from verify_server.admission.session_manager import SessionLimits

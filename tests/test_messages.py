@@ -1,10 +1,8 @@
 """POST /v1/messages: the answer, whole and event by event; errors, keys, counts and models in Anthropic's form."""
 
-import asyncio
 import json
 from functools import cache
 
-import httpx
 import jsonschema
 import pytest
 
@@ -18,9 +16,9 @@ from opensled.core.answer import Chunk
 from opensled.core.errors import EngineError, InvalidRequest, Overloaded, Unreachable
 from opensled.core.images import ImageFacts, TurnImage
 from opensled.core.messages import Guide, Tool
-from tests.fake_backend import STATS, WORDS, FakeBackend, call
+from tests.fake_backend import STATS, WORDS, FakeBackend, call, named_events, through
 from tests.message_cases import FORM, HI, IGNORED, LAMP, REFUSED, TURNS, called, text, user
-from tests.test_image_requests import DATA, TEXT
+from tests.vision_world import DATA, TEXT
 
 PATHS = ("/v1/messages", "/v1/messages/count_tokens")
 LAMP_TOOL = Tool("lamp", "a lamp", '{"type": "object", "properties": {"on": {"type": "boolean"}}}')
@@ -164,26 +162,11 @@ def described(name):
     return jsonschema.Draft202012Validator(schema)
 
 
-def through(app, method, path, **request):
-    """One request to an ASGI application."""
-
-    async def ask():
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://edge") as client:
-            return await client.request(method, path, **request)
-
-    return asyncio.run(ask())
-
-
 def told(response):
-    """The events of a stream, each as it is described and named as its data says."""
-    assert response.headers["content-type"].startswith("text/event-stream")
-    events = []
-    for block in filter(None, response.text.split("\n\n")):
-        name, data = block.split("\n")
-        events.append(json.loads(data.removeprefix("data: ")))
-        described("MessageEvent").validate(events[-1])
-        assert name == f"event: {events[-1]['type']}"
+    """The events of a stream, each as it is described."""
+    events = named_events(response)
+    for event in events:
+        described("MessageEvent").validate(event)
     return events
 
 

@@ -12,19 +12,17 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from edge_client.device import device_metrics
-from lab.testbed.processes import Process
 from opensled.core.errors import OpenSledError
 from opensled.metrics.exposition import MetricsPort
 from opensled.metrics.registry import DraftCounts, Metric, draft_metrics, metrics_port
 from tests.devices import device_on, read
 from tests.foreign_hosts import FOREIGN_HOSTS
 from tests.metric_tables import PAGE, documented
-from tests.scraping import SPEC, samples, scrape
+from tests.scraping import samples, scrape
 from tests.serving import serving
 from verify_server.front.server_metrics import metrics as server_metrics
 
 ROOT = Path(__file__).parents[1]
-REPEATING = "9:;9:;9:;"  # what tests/fake_target.py goes on with, so that looking back finds drafts
 
 
 async def _both_sides():
@@ -144,25 +142,3 @@ def test_nothing_is_loaded_unless_asked_for(capsys):
         assert re.fullmatch(r"metrics on http://\[::1\]:\d+/metrics\n", shown)
         with urlopen(shown.split()[-1], timeout=60) as reply:
             assert b"opensled:" not in reply.read()
-
-
-def test_real_processes_tell_the_same_as_the_answer():
-    ports = ["--metrics", "127.0.0.1:0"]
-    serve = ["serve", "--engine", "tests.fake_target:load", "--listen", "127.0.0.1:0", "--draft-wait", "30"]
-    with Process([*serve, *ports]) as server:
-        arguments = ["--server", server.wait_ready(), "--drafter", "lookup", "--http", "127.0.0.1:0"]
-        with Process(["edge", *arguments, *ports]) as edge:
-            body = {"model": "fake", "messages": [{"role": "user", "content": REPEATING}], "max_tokens": 60}
-            url = f"http://{edge.wait_ready()}/v1/chat/completions"
-            usage = httpx.post(url, json=body, timeout=60).json()["usage"]
-            for process in (server, edge):
-                (line,) = (line for line in process.lines if line.startswith("metrics on "))
-                found = samples(httpx.get(line.split()[-1], timeout=60).text)
-                figures = usage["opensled"]
-                assert [found[f"spec_decode_{name}",] for name in SPEC] == [
-                    figures["rounds"],
-                    figures["drafted"],
-                    figures["accepted"],
-                ]
-                assert found["tokens_committed_total",] == usage["completion_tokens"] == 60
-                assert found["tokens_unasked_total",] == figures["server_decoded"]

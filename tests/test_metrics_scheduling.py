@@ -11,8 +11,8 @@ from tests.metric_tables import documented
 from tests.replicas import cluster
 from tests.scraping import samples, scrape
 from tests.serving import GREEDY, PROMPT, finish, first_reply, linked
+from tests.sessions import Pressed
 from tests.system import ask, running
-from tests.test_kv_pressure import Pressed
 from verify_server.cluster.gateway_metrics import gateway_metrics
 from verify_server.front.server_metrics import metrics as server_metrics
 from verify_server.front.server_metrics import waiting

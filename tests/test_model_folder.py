@@ -9,8 +9,8 @@ import torch
 from opensled.core.errors import ModelError, NotFound, UnsupportedModel
 from opensled.core.messages import ChatMessage
 from opensled.models.store import model_path
-from tests.test_widened import source as source
-from tests.test_widened import stored as stored
+from tests.tiny_gguf import source as source
+from tests.tiny_gguf import stored as stored
 from verify_server.engine.torch import loading
 from verify_server.text.gguf_text import GgufText
 from verify_server.text.hf_text import HFText

@@ -59,14 +59,10 @@ async def readers_on(address):
         assert [reader.is_right for reader in readers] == [True] * USERS
 
 
-def sessions_of(one):
-    return {replica.name: len(replica.manager.remembered) for replica in one.members}
-
-
 @BOTH
 async def test_a_replica_dies_under_sixteen_answers(proxy):
     async with cluster("a", "b", proxy=proxy) as one, readers_on(one.address):
-        held = sessions_of(one)
+        held = {replica.name: len(replica.manager.remembered) for replica in one.members}
         assert held["a"] and held["b"] and sum(held.values()) == USERS
         await one["a"].stop()
         one.members.remove(one["a"])

@@ -221,27 +221,23 @@ def test_the_devices_flags_are_checked_before_it_connects(files, tmp_path):
     assert "readable by others" in refusal(token_file=str(tmp_path / "token"))
 
 
-def test_the_flags_of_the_demo_bring_every_device_in():
+async def test_the_flags_of_the_demo_bring_every_device_in():
     with fleet_flags(HERE, ["kitchen", "hall"]) as fleet:
         served = ServeConfig(**_values(fleet.server()))
         folder = Path(served.tokens).parent
         assert all(path.stat().st_mode & 0o077 == 0 for path in folder.iterdir())
-
-        async def scenario():
-            tls = read_tls(served.tls_cert, served.tls_key, served.tls_client_ca)
-            async with serving(read_tenants(Path(served.tokens)), tls=tls) as (manager, address):
-                for name in ("kitchen", "hall"):
-                    flags = _values(fleet.device(name))
-                    who = {
-                        "tls_ca": Path(flags["tls_ca"]),
-                        "identity": read_identity(flags["client_cert"], flags["client_key"]),
-                        "token": Path(flags["token_file"]).read_text(),
-                    }
-                    async with linked(address, tls=True, **who) as link:
-                        await first_reply(link, Open(PROMPT, GREEDY))
-                        assert name in {session.tenant for session in manager.remembered}
-
-        asyncio.run(scenario())
+        tls = read_tls(served.tls_cert, served.tls_key, served.tls_client_ca)
+        async with serving(read_tenants(Path(served.tokens)), tls=tls) as (manager, address):
+            for name in ("kitchen", "hall"):
+                flags = _values(fleet.device(name))
+                who = {
+                    "tls_ca": Path(flags["tls_ca"]),
+                    "identity": read_identity(flags["client_cert"], flags["client_key"]),
+                    "token": Path(flags["token_file"]).read_text(),
+                }
+                async with linked(address, tls=True, **who) as link:
+                    await first_reply(link, Open(PROMPT, GREEDY))
+                    assert name in {session.tenant for session in manager.remembered}
     assert not folder.exists()
 
 

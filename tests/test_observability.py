@@ -15,10 +15,10 @@ import pytest
 import yaml
 
 from opensled.core import errors
+from tests.home_page import anchors
 from tests.observability import dashboard
 from tests.observability.dashboard import ROOT
 from tests.observability.names import ALERTS, FOLDER, OF_PROMETHEUS, RULES, grouped, series, used
-from tests.test_structure import anchors
 from verify_server.access import client_limits
 from verify_server.front.server_metrics import REASONS
 
@@ -71,7 +71,8 @@ def codes(kind=errors.OpenSledError):
 
 
 def test_the_values_that_queries_ask_for_exist():
-    limits = set(re.findall(r'"(\w+)"', "".join(map(Path.read_text, _limit_files()))))
+    files = sorted(Path(client_limits.__file__).parent.glob("*.py"))
+    limits = set(re.findall(r'"(\w+)"', "".join(map(Path.read_text, files))))
     values = {
         "reason": set(REASONS),
         "state": {"free", "cached", "used", "shared"},
@@ -86,10 +87,6 @@ def test_the_values_that_queries_ask_for_exist():
     asked = {(label, value) for label, text in asked if label in values for value in spelled(text)}
     assert len(asked) > 10
     assert {(label, value) for label, value in asked if value not in values[label]} == set()
-
-
-def _limit_files():
-    return sorted(Path(client_limits.__file__).parent.glob("*.py"))
 
 
 def spelled(pattern):

@@ -22,7 +22,8 @@ from opensled.core.protocol import EndRules, Truth
 from opensled.core.sampling import Sampler
 from opensled.text.answer_text import AnswerText
 from tests.devices import TOKENIZER
-from tests.fakes import EOS, OracleDrafter, Weather, continuation, next_token
+from tests.fakes import EOS, Made, OracleDrafter, Weather, continuation, next_token
+from tests.loops import in_loop
 from tests.outages import LIMITS, LONG, QUICK, Reader, Slow, device_that_loses
 from tests.serving import PROMPT
 from tests.tiny_drafts import Model
@@ -31,24 +32,12 @@ EXPECTED = continuation(PROMPT, LONG.params.max_tokens)
 TEXT = TOKENIZER.decode(EXPECTED)
 
 
-def read_through(seed, mode=PROVISIONAL, chance=0.15, longest=12, **options):
+@in_loop
+async def read_through(seed, mode=PROVISIONAL, chance=0.15, longest=12, **options):
     """One answer with outages: its text, its reader, and its network afterwards."""
-
-    async def scenario():
-        reader = Reader(seed, chance, longest)
-        async with device_that_loses(mode, **options) as (device, network):
-            return await reader.read(device, network), reader, network
-
-    return asyncio.run(scenario())
-
-
-class PerfectFactory:
-    """Its drafters are always right."""
-
-    name = "perfect"
-
-    def create(self):
-        return OracleDrafter(1.0)
+    reader = Reader(seed, chance, longest)
+    async with device_that_loses(mode, **options) as (device, network):
+        return await reader.read(device, network), reader, network
 
 
 # -- whole answers ---------------------------------------------------------------------------------------
@@ -87,7 +76,7 @@ def test_an_answer_that_stalls_says_for_how_long_and_shows_no_guess():
 
 
 def test_words_drafted_meanwhile_are_the_next_drafts_as_long_as_the_server_takes_them():
-    text, reader, network = read_through(5, factory=PerfectFactory(), longest=20)
+    text, reader, network = read_through(5, factory=Made(lambda: OracleDrafter(1.0)), longest=20)
     assert text == TEXT and network.lost
     lengths = {len(message.block.tokens) for message in network.uplinked if isinstance(message, Draft)}
     assert max(lengths) == LIMITS.max_draft, "longer than the 4 of its rule: they cost the device nothing"
@@ -108,9 +97,9 @@ def test_a_draft_model_that_is_always_right_stays_so_through_outages(seed):
 
 
 def test_a_guess_ends_at_the_bound_and_at_the_end_of_the_answer():
-    _, reader, _ = read_through(7, factory=PerfectFactory(), longest=40, most=10)
+    _, reader, _ = read_through(7, factory=Made(lambda: OracleDrafter(1.0)), longest=40, most=10)
     assert 4 < max(len(TOKENIZER.encode(guess)) for _, guess in reader.screens) <= 12
-    _, reader, _ = read_through(7, factory=PerfectFactory(), longest=60)
+    _, reader, _ = read_through(7, factory=Made(lambda: OracleDrafter(1.0)), longest=60)
     assert all(len(shown + guess) <= len(TEXT) for shown, guess in reader.screens)
 
 
@@ -244,7 +233,7 @@ async def test_the_wait_ends_by_an_error_when_the_retries_do():
                     await network.lose()
 
 
-def test_a_watch_does_not_spin_while_nothing_happens(monkeypatch):
+async def test_a_watch_does_not_spin_while_nothing_happens(monkeypatch):
     async def never():
         await asyncio.sleep(0.2)
         yield Commit((1,), 0, 0)
@@ -253,19 +242,16 @@ def test_a_watch_does_not_spin_while_nothing_happens(monkeypatch):
         async def go_on(self, truth):
             return True
 
-    async def scenario():
-        session = SimpleNamespace(away=True, truth=None, prefill=None)
-        looks = 0
+    session = SimpleNamespace(away=True, truth=None, prefill=None)
+    looks = []
 
-        async def arrived(*waited, wait=watching._wait_for_commit):
-            nonlocal looks
-            looks += 1
-            return await wait(*waited)
+    async def arrived(*waited, wait=watching._wait_for_commit):
+        looks.append(waited)
+        return await wait(*waited)
 
-        monkeypatch.setattr(watching, "_wait_for_commit", arrived)
-        async for news in watching.watch_commits(never(), session, Offline(look=0.01), Written()):
-            if isinstance(news, Commit):
-                return looks
-            session.away = False  # it is back, and says nothing yet
-
-    assert asyncio.run(scenario()) < 50
+    monkeypatch.setattr(watching, "_wait_for_commit", arrived)
+    async for news in watching.watch_commits(never(), session, Offline(look=0.01), Written()):
+        if isinstance(news, Commit):
+            break
+        session.away = False  # it is back, and says nothing yet
+    assert len(looks) < 50

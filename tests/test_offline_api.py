@@ -1,47 +1,11 @@
 """What clients of the API get of a server that is away: comments that keep a stream open, and labels."""
 
-import asyncio
 import json
 
-import httpx
 import pytest
 
-from http_api.app import build_app
 from http_api.responses import LOCAL_HEADER
-from opensled.core.answer import Chunk, Stats
-from tests.fake_backend import HELLO, STATS, FakeBackend, call, chat
-
-PATH = "/v1/chat/completions"
-
-
-class AwayBackend(FakeBackend):
-    """Says "Hello", lets its reader wait `looks` times with a guess of what may follow, and goes on."""
-
-    def __init__(self, looks=6, local=(), **options):
-        super().__init__(**options)
-        self.looks, self.local = looks, local
-
-    async def _chunks(self, number, top):
-        yield Chunk("Hello", (7,), origins=("local",) if 0 in self.local else ("server",))
-        for look in range(1, self.looks + 1):
-            await asyncio.sleep(0.02)
-            yield Chunk("", (), waiting=10.0 * look, provisional=" guess")
-        yield Chunk(" there", (8,), origins=("local",) if 1 in self.local else ("server",))
-        stats = Stats(**{**vars(STATS), "local_tokens": len(self.local)})
-        yield Chunk("", (9,), "eos", stats, origins=("server",))
-
-
-def ask(backend, heartbeat=0.05, **fields):
-    async def scenario():
-        transport = httpx.ASGITransport(build_app(backend, heartbeat=heartbeat))
-        async with httpx.AsyncClient(transport=transport, base_url="http://edge") as client:
-            return await client.post(PATH, json=chat(**fields))
-
-    return asyncio.run(scenario())
-
-
-def comments_of(response):
-    return [line for line in response.text.splitlines() if line.startswith(":")]
+from tests.fake_backend import HELLO, PATH, AwayBackend, FakeBackend, ask, call, comments_of, post
 
 
 def chunks_of(response):
@@ -72,13 +36,7 @@ def test_whole_answers_just_wait(kind):
         answer = ask(AwayBackend()).json()
         assert answer["choices"][0]["message"]["content"] == "Hello there"
     else:
-
-        async def scenario():
-            transport = httpx.ASGITransport(build_app(AwayBackend()))
-            async with httpx.AsyncClient(transport=transport, base_url="http://edge") as client:
-                return (await client.post("/v1/completions", json={"model": "tiny", "prompt": "Hi"})).json()
-
-        answer = asyncio.run(scenario())
+        answer = post(AwayBackend(), "/v1/completions", {"model": "tiny", "prompt": "Hi"}).json()
         assert answer["choices"][0]["text"] == "Hello there"
     assert answer["object"] == kind and answer["usage"]["opensled"]["rule"] == "match"
 

@@ -12,25 +12,14 @@ from lab.testbed.processes import Process, settings
 from lab.testbed.reference import Reference
 from opensled.cli.colour import CODES
 from opensled.models.store import model_path
-from opensled.text.tokenizer import TargetTokenizer
-from tests.fake_target import cycle
-from tests.fakes import FakeText
 from tests.gated_target import GATE, reached
+from tests.loops import block_until
+from tests.outages import LENGTH, QUESTION, expected_text
 from tests.terminal import Screen
 from tests.vt import Terminal
 
-TOKENIZER = TargetTokenizer((model_path("tiny") / "tokenizer.json").read_bytes())
-QUESTION, LENGTH = "go", 120
 STORY = [{"role": "user", "content": "Write a short story about a rabbit in the big city."}]
 MARK = f"\x1b[{CODES['guess']}m"
-
-
-def expected_text():
-    tokens = list(FakeText().encode(QUESTION))
-    start = len(tokens)
-    while len(tokens) < start + LENGTH:
-        tokens.append(cycle(tokens))
-    return TOKENIZER.decode(tokens[start:])
 
 
 def serve(gate, address="127.0.0.1:0"):
@@ -70,13 +59,6 @@ class Client(threading.Thread):
                     self.text += choices[0]["delta"].get("content") or ""
 
 
-def until(condition):
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "nothing happened"
-        time.sleep(0.01)
-
-
 def test_a_server_that_is_killed_and_returns_changes_nothing_in_a_chat(tmp_path):
     gate, columns = tmp_path / "open", 44
     with serve(gate) as first:
@@ -84,7 +66,7 @@ def test_a_server_that_is_killed_and_returns_changes_nothing_in_a_chat(tmp_path)
         with chat(address, tmp_path, "--offline", "provisional", columns=columns) as screen:
             screen.expect("> ")
             screen.type(f"{QUESTION}\n")
-            until(reached(gate).exists)
+            block_until(reached(gate).exists)
             screen.expect("E")
             first.kill()
             screen.expect(MARK)
@@ -114,10 +96,10 @@ def test_a_server_that_is_killed_and_returns_changes_nothing_for_a_client_of_the
         with Process(edge_arguments, environment=settings(heartbeat=0.2, cache_dir=tmp_path)) as edge:
             question = {"model": "fake", "messages": [{"role": "user", "content": QUESTION}]}
             client = Client(edge.wait_ready(), **question, max_tokens=LENGTH, temperature=0)
-            until(reached(gate).exists)
-            until(lambda: client.text)
+            block_until(reached(gate).exists)
+            block_until(lambda: client.text)
             first.kill()
-            until(lambda: len(client.comments) > 1)
+            block_until(lambda: len(client.comments) > 1)
             gate.touch()
             with serve(gate, address) as second:
                 second.wait_ready()
@@ -185,7 +167,7 @@ def survive(kills, seed=0):
                 client = Client(url, model="tiny", messages=STORY, max_tokens=96, ignore_eos=True, **sampling)
                 for _ in range(draw.randint(1, 2)):
                     characters = len(client.text) + draw.randint(1, 120)
-                    until(lambda: len(client.text) >= characters or not client.is_alive())  # noqa: B023
+                    block_until(lambda: len(client.text) >= characters or not client.is_alive())  # noqa: B023
                     server.kill()
                     time.sleep(draw.uniform(0, 1.5))  # the length of an outage, not a wait for anything
                     server = Process([*arguments, address])

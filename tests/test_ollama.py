@@ -16,7 +16,7 @@ from opensled.core.answer import Chunk
 from opensled.core.errors import EngineError, InvalidRequest, Overloaded, Unreachable
 from opensled.core.messages import ChatMessage, Tool, ToolCall
 from opensled.text.call_forms import TAGGED
-from tests.fake_backend import HELLO, STATS, WORDS, FakeBackend, call, chat
+from tests.fake_backend import HELLO, STATS, WORDS, FakeBackend, call, chat, through
 from tests.ollama_bodies import CHATS, TURN_ON, WEBUI_GENERATE, WEBUI_UNLOAD
 
 TEXT = "".join(WORDS)
@@ -60,8 +60,12 @@ def test_a_whole_answer_has_the_figures_in_nanoseconds(monkeypatch):
     assert (reply["done"], reply["done_reason"], reply["opensled"]["rule"]) == (True, "length", "match")
 
 
-def test_generate_is_a_chat_of_system_and_prompt():
-    backend = FakeBackend()
+@pytest.fixture
+def backend():
+    return FakeBackend()
+
+
+def test_generate_is_a_chat_of_system_and_prompt(backend):
     *pieces, last = lines(ask(backend, "/api/generate", prompt="Hi", system="Be brief."))
     assert "".join(piece["response"] for piece in pieces) == TEXT and last["response"] == ""
     assert backend.asked[0][0] == (ChatMessage("system", "Be brief."), ChatMessage("user", "Hi"))
@@ -92,8 +96,7 @@ def test_every_option_reaches_the_backend():
 @pytest.mark.parametrize(
     "options", [None, {}, {"seed": -1, "num_predict": -1}, {"num_predict": -2, "seed": None}]
 )
-def test_without_options_ollama_s_defaults_hold(options):
-    backend = FakeBackend()
+def test_without_options_ollama_s_defaults_hold(options, backend):
     ask(backend, messages=HELLO, options=options)
     params = backend.asked[0][1]
     assert (params.temperature, params.top_k, params.top_p, params.seed) == (0.8, 40, 0.9, None)
@@ -101,8 +104,7 @@ def test_without_options_ollama_s_defaults_hold(options):
 
 
 @pytest.mark.parametrize(("format", "schema"), [("json", "{}"), ({"type": "object"}, '{"type": "object"}')])
-def test_a_format_guides_the_answer(format, schema):
-    backend = FakeBackend()
+def test_a_format_guides_the_answer(format, schema, backend):
     for path, prompt in (("/api/chat", {"messages": HELLO}), ("/api/generate", {"prompt": "Hi"})):
         ask(backend, path, format=format, **prompt)
     assert [json.loads(task.guide.json_schema) for task in backend.tasks] == [json.loads(schema)] * 2
@@ -110,8 +112,7 @@ def test_a_format_guides_the_answer(format, schema):
     assert backend.tasks[-1].guide is None
 
 
-def test_calls_get_ids_and_results_find_their_calls():
-    backend = FakeBackend()
+def test_calls_get_ids_and_results_find_their_calls(backend):
     made = [{"function": {"name": name, "arguments": {"a": "ü"}}} for name in ("f", "g")]
     turns = [*HELLO, {"role": "assistant", "tool_calls": made}, {"role": "tool", "content": "1"},
              {"role": "tool", "content": "2", "tool_name": "g"}, {"role": "tool", "content": "3"}]  # fmt: skip
@@ -211,8 +212,7 @@ REFUSED_GENERATE = [
         *(("/api/generate", *case) for case in [*REFUSED, *REFUSED_GENERATE]),
     ],
 )
-def test_what_is_not_served_is_refused_by_name(path, fields, name):
-    backend = FakeBackend()
+def test_what_is_not_served_is_refused_by_name(path, fields, name, backend):
     prompt = {"messages": HELLO} if path == "/api/chat" else {"prompt": "Hi"}
     content = json.dumps({"model": "tiny", **prompt, **fields})  # httpx itself writes no NaN
     told = refusal(call(backend, path, content=content, headers={"content-type": "application/json"}))
@@ -223,8 +223,7 @@ def test_what_is_not_served_is_refused_by_name(path, fields, name):
     )
 
 
-def test_the_model_with_its_tag_or_without():
-    backend = FakeBackend()
+def test_the_model_with_its_tag_or_without(backend):
     for name in ("tiny", "tiny:latest"):
         assert lines(call(backend, "/api/chat", chat(model=name)))[0]["model"] == name
         assert call(backend, "/api/show", {"model": name}).status_code == 200
@@ -236,8 +235,7 @@ def test_the_model_with_its_tag_or_without():
 @pytest.mark.parametrize(
     ("keep", "reason"), [(0, "unload"), ("0s", "unload"), ("5m", "load"), (None, "load")]
 )
-def test_without_a_prompt_nothing_is_asked(keep, reason):
-    backend = FakeBackend()
+def test_without_a_prompt_nothing_is_asked(keep, reason, backend):
     for path, fields in (
         ("/api/generate", {"prompt": ""}),
         ("/api/chat", {"messages": []}),
@@ -294,17 +292,10 @@ class AwayBackend(FakeBackend):
         yield self._chunk("", 0, top, self.reason, STATS)
 
 
-def streamed(app):
-    async def request():
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://edge") as client:
-            return await client.post("/api/chat", json=chat())
-
-    return lines(asyncio.run(request()))
-
-
 @pytest.mark.parametrize(("heartbeat", "beats"), [(0.001, 2), (0, 0)])
 def test_a_waiting_stream_sends_empty_lines_of_json(heartbeat, beats):
-    *pieces, last = streamed(build_app(AwayBackend(), heartbeat=heartbeat))
+    app = build_app(AwayBackend(), heartbeat=heartbeat)
+    *pieces, last = lines(through(app, "POST", "/api/chat", json=chat()))
     assert [piece["message"]["content"] for piece in pieces] == ["Hello", *[""] * beats] and last["done"]
 
 
@@ -317,40 +308,8 @@ async def test_an_ending_device_ends_the_answer():
     assert "shutting down" in lines(response)[-1]["error"] and closed == 1
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_client_that_leaves_ends_the_work(stream):
-    backend = FakeBackend(endless=True)
-    body = json.dumps(chat(stream=stream)).encode()
-    arrived = asyncio.Event()
-    parts = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def receive():
-        if parts:
-            return parts.pop()
-        while not backend.tasks:
-            await asyncio.sleep(0)
-        if stream:
-            await arrived.wait()
-        return {"type": "http.disconnect"}
-
-    async def send(message):
-        if message.get("body"):
-            arrived.set()
-
-    scope = {"type": "http", "method": "POST", "path": "/api/chat", "raw_path": b"", "query_string": b"",
-             "headers": [(b"content-type", b"application/json")], "root_path": "", "scheme": "http",
-             "http_version": "1.1", "server": ("edge", 80), "client": ("me", 1)}  # fmt: skip
-    await asyncio.wait_for(build_app(backend)(scope, receive, send), 20)
-    assert backend.closed == 1
-
-
 def get(path, access=Access(), method="GET", **headers):
-    async def request():
-        app = build_app(FakeBackend(), access)
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://edge") as client:
-            return await client.request(method, path, headers=headers)
-
-    return asyncio.run(request())
+    return through(build_app(FakeBackend(), access), method, path, headers=headers)
 
 
 def test_what_clients_probe():

@@ -9,13 +9,11 @@ import pytest
 
 from opensled.core.errors import NotFound, UsageError
 from tests.fakes import OracleDrafter
-from tests.http_serving import CONFIG, HI, asking, http_serving, said
+from tests.http_serving import CONFIG, HI, TWO, asking, http_serving, of_tenants, raw, said
 from tests.page_world import CHAT, EVENTS, HTML, SWITCH
 from tests.replicas import api, until_ready
 from tests.serving import GREEDY, linked
 from tests.system import ask
-from tests.test_http_front import TWO, of_tenants
-from tests.test_http_limits import raw
 from verify_server.access.client_limits import ClientLimits, Rate
 from verify_server.access.clients import GUESS_S
 from verify_server.front.operators import Operators, operators

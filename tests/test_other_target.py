@@ -1,7 +1,9 @@
 """A server that serves another target than before: the device says so, and goes on with the new one by itself."""
 
 import asyncio
+from contextlib import asynccontextmanager
 from dataclasses import replace
+from unittest.mock import AsyncMock, patch
 
 import pytest
 
@@ -27,33 +29,22 @@ class PickyFactory(OracleFactory):
             raise VocabularyMismatch(f"no drafts for {info.model_id}")
 
 
-@pytest.fixture
-def changed(monkeypatch):
+@asynccontextmanager
+async def changeable(*fits):
     """A device on a server, and a way to give the server another name and vocabulary."""
+    async with serving() as (manager, address), linked(address) as link:
+        info = await link.describe()
+        device = Device(link, info, TOKENIZER, PickyFactory(*fits), FixedLength(4))
 
-    async def load(info, fetch, cache):
-        return TOKENIZER
+        def change(name, fingerprint):
+            link.describe = AsyncMock(return_value=replace(info, model_id=name, fingerprint=fingerprint))
+            manager.model_id, manager.inputs.text.fingerprint = name, fingerprint
 
-    monkeypatch.setattr(served_target.tokenizers, "load", load)
-
-    async def run(scenario, *fits):
-        async with serving() as (manager, address), linked(address) as link:
-            info = await link.describe()
-            device = Device(link, info, TOKENIZER, PickyFactory(*fits), FixedLength(4))
-
-            def change(name, fingerprint):
-                async def describe():
-                    return replace(info, model_id=name, fingerprint=fingerprint)
-
-                link.describe = describe
-                manager.model_id, manager.inputs.text.fingerprint = name, fingerprint
-
-            try:
-                await scenario(device, change)
-            finally:
-                await device.close()
-
-    return run
+        try:
+            with patch.object(served_target.tokenizers, "load", AsyncMock(return_value=TOKENIZER)):
+                yield device, change
+        finally:
+            await device.close()
 
 
 async def ids(device):
@@ -65,8 +56,8 @@ SAME, OTHER = "f" * 64, "e" * 64
 
 
 @pytest.mark.parametrize(("fingerprint", "created"), [(SAME, 1), (OTHER, 2)], ids=["same", "other"])
-def test_a_device_goes_on_with_a_target_that_its_drafts_fit(changed, fingerprint, created):
-    async def scenario(device, change):
+async def test_a_device_goes_on_with_a_target_that_its_drafts_fit(fingerprint, created):
+    async with changeable(SAME, OTHER) as (device, change):
         assert await ids(device) == EXPECTED
         change("new", fingerprint)
         with pytest.raises(Unreachable, match="now serves new"):
@@ -76,11 +67,9 @@ def test_a_device_goes_on_with_a_target_that_its_drafts_fit(changed, fingerprint
         assert device._factory.created == created, "drafters of another vocabulary are replaced"
         assert device.drafters_busy == 0
 
-    asyncio.run(changed(scenario, SAME, OTHER))
 
-
-def test_a_device_waits_for_a_target_that_its_drafts_fit(changed):
-    async def scenario(device, change):
+async def test_a_device_waits_for_a_target_that_its_drafts_fit():
+    async with changeable(SAME) as (device, change):
         change("foreign", OTHER)
         for _ in range(2):
             with pytest.raises(Unreachable, match="no drafts for foreign"):
@@ -88,11 +77,9 @@ def test_a_device_waits_for_a_target_that_its_drafts_fit(changed):
         change("fake", SAME)
         assert await ids(device) == EXPECTED
 
-    asyncio.run(changed(scenario, SAME))
 
-
-def test_requests_at_once_meet_the_new_target_once(changed):
-    async def scenario(device, change):
+async def test_requests_at_once_meet_the_new_target_once():
+    async with changeable(SAME) as (device, change):
         change("new", SAME)
         meetings, asked = [], []
         link, describe, connect = device._link, device._link.describe, device._link.connect
@@ -109,5 +96,3 @@ def test_requests_at_once_meet_the_new_target_once(changed):
         link.describe, link.connect = counted, connected
         errors = await asyncio.gather(ids(device), ids(device), ids(device), return_exceptions=True)
         assert [type(error) for error in errors] == [Unreachable] * 3 and len(meetings) == 1
-
-    asyncio.run(changed(scenario, SAME))

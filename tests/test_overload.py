@@ -9,12 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from hw_profiles.step_cost import HardwareProfile, Roofline
 from opensled.core.errors import Overloaded
 from opensled.core.messages import Open, SamplingParams
 from scheduler.admission import AdmissionRequest
 from tests.fakes import CountingText, FakeEngine
 from tests.serving import PROMPT, first_reply, linked, serving
+from tests.sessions import PROFILE
 from tests.system import running
 from tests.views import viewed
 from verify_server.access.security import Tenants
@@ -26,8 +26,6 @@ from verify_server.kv.blocks import BlockPool
 from verify_server.round.budget import Quotas
 
 LONG = SamplingParams(temperature=0, max_tokens=150)
-# Steps of 10 ms for up to 10 sessions, then a millisecond for each.
-PROFILE = HardwareProfile(512, Roofline(read_s=0.01, token_s=0.001, context_s=0, session_s=0, overhead_s=0))
 
 
 class Inside:

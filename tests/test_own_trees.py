@@ -14,17 +14,9 @@ from opensled.core.trees import path_to, together
 from scheduler.estimates import DeviceBook
 from scheduler.fcfs import Fcfs
 from scheduler.goodput.policy import Goodput
-from tests.fakes import (
-    IMPATIENT,
-    FakeEngine,
-    FakeText,
-    OracleDrafter,
-    Weather,
-    continuation,
-    next_token,
-)
+from tests.drafters_beside import EXPECTED, Returns, counted, engine
+from tests.fakes import IMPATIENT, FakeEngine, FakeText, OracleDrafter, Weather, continuation, next_token
 from tests.system import CALM, FOREVER, Answer, ask, running
-from tests.test_server_drafters import EXPECTED, counted, engine
 from verify_server.access.security import Tenants
 from verify_server.admission.session_manager import SessionLimits
 from verify_server.options.serve_config import ServeConfig
@@ -116,12 +108,8 @@ def test_what_is_no_tree_costs_drafts_only(name):
 def test_a_tree_ends_before_an_id_that_the_target_does_not_know():
     block = DraftBlock(5, tuple(DraftToken(id, 0.5) for id in (1, 2, 99, 3)), (-1, -1, 0, 1))
 
-    class Once(ServerDrafter):
-        def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
-            return [Proposal(block)]
-
     ask = Ask(7, "t", [1, 2, 3, 4, 5], 2, SamplingParams(), b"", max_of_tree=8)
-    (made, _) = DraftStage(Once(), 50).run([ask]).proposals[7]
+    (made, _) = DraftStage(Returns(lambda asks: [Proposal(block)]), 50).run([ask]).proposals[7]
     assert made.block == DraftBlock(5, block.tokens[:2], (-1, -1))
 
 
@@ -241,11 +229,6 @@ async def answers(
         )  # fmt: skip
 
 
-def tokens_per_round(found: list[Answer]) -> float:
-    rounds = [round for answer in found for round in answer.rounds[1:-1]]
-    return sum(len(round.tokens) for round in rounds) / len(rounds)
-
-
 @pytest.mark.parametrize("policy", [Fcfs(FOREVER), Goodput(0.5)], ids=["fcfs", "goodput"])
 @pytest.mark.parametrize("weather", [Weather(), STORM], ids=["calm", "storm"])
 def test_with_trees_the_text_is_the_targets(policy, weather):
@@ -254,7 +237,8 @@ def test_with_trees_the_text_is_the_targets(policy, weather):
         assert list(answer.tokens) == continuation(prompt, 60)
     if weather == Weather() and isinstance(policy, Fcfs):
         # Of 12 tokens in rows of three one path is right: 4 are accepted in a round, and one comes after them.
-        assert tokens_per_round(found) == pytest.approx(5, abs=0.3)
+        rounds = [round for answer in found for round in answer.rounds[1:-1]]
+        assert sum(len(round.tokens) for round in rounds) / len(rounds) == pytest.approx(5, abs=0.3)
 
 
 def test_a_sequence_may_ask_for_what_server_and_engine_allow():

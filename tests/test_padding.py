@@ -1,5 +1,6 @@
 """Padded streams: the sizes of frames, how both ends agree, and answers from end to end."""
 
+from contextlib import closing
 from dataclasses import replace
 
 import grpc
@@ -150,14 +151,11 @@ async def recorded(address, acceptance, padded=True):
             return stream
 
         session = RemoteSession(connect, Open(PROMPT, LONG))
-        thread = DraftThread(OracleDrafter(acceptance), FixedLength(4))
-        try:
+        with closing(DraftThread(OracleDrafter(acceptance), FixedLength(4))) as thread:
             await session.open()
             async for _ in generate(session, thread, LONG):
                 pass
             return session.truth.generated, [frame for call in calls for frame in call.frames]
-        finally:
-            thread.close()
 
 
 def sizes(frames, up):

@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import hashlib
-import json
 import re
 from typing import get_args
 
@@ -21,18 +20,7 @@ from opensled.models.examples import ANY, SMALL, TINY, examples
 from opensled.text.origins import ORIGINS as ORIGINS_TABLE
 from opensled.text.origins import possible
 from tests.fake_backend import HELLO, STATS, FakeBackend, call, chat, refusal
-from tests.page_world import (
-    CHAT,
-    EVENTS,
-    HTML,
-    ORIGINS,
-    SWITCH,
-    CountingView,
-    Reader,
-    SpeakingBackend,
-    request,
-    told,
-)
+from tests.page_world import CHAT, EVENTS, HTML, ORIGINS, SWITCH, CountingView, SpeakingBackend, request, told
 from tests.system import until
 from tests.tiny_drafts import tiny_tokenizer
 
@@ -240,31 +228,6 @@ def test_an_error_has_a_status_before_the_first_word_and_is_the_last_event_after
         request("POST", CHAT, backend=SpeakingBackend(ids, 1, fail_after=1, error=error), json=chat())
     )
     assert late[0]["pieces"] and late[-1]["error"]["code"] == code and "finish_reason" not in late[-1]
-
-
-async def test_a_client_that_leaves_ends_the_work():
-    backend = SpeakingBackend(said_ids("a"), endless=True)
-    app = build_app(backend, view=CountingView())
-    body = json.dumps(chat()).encode()
-    gone, sent, asked = asyncio.Event(), [], [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def receive():
-        if asked:
-            return asked.pop()
-        await gone.wait()
-        return {"type": "http.disconnect"}
-
-    async def send(message):
-        sent.append(message)
-
-    async with Reader(app) as reader:
-        scope = {**reader._scope, "method": "POST", "path": CHAT}
-        answer = asyncio.ensure_future(app(scope, receive, send))
-        await until(lambda: len(sent) > 5)
-        assert not backend.closed
-        gone.set()
-        await asyncio.wait_for(answer, 20)
-        assert backend.closed == 1
 
 
 async def test_an_answer_ends_with_the_process():

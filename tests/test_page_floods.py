@@ -1,11 +1,9 @@
 """Hundreds of pages that watch, and some that never read: others get their answers, and memory stays bounded."""
 
 import asyncio
-import os
 import time
 from collections import Counter
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 
 import httpx
 import pytest
@@ -17,13 +15,12 @@ from http_api.listening import listen
 from http_api.page.views import MAX_WATCHERS
 from http_api.server import ApiServer
 from opensled.core.messages import SamplingParams
+from tests.ended import used_mb
 from tests.fake_backend import WORDS, FakeBackend, chat
-from tests.http_serving import asking, fake_engine, http_serving, said
+from tests.http_serving import asking, fake_engine, http_serving, raw, said, words
 from tests.page_world import EVENTS, SWITCH, CountingView, quick_looks
 from tests.serving import finish, linked
 from tests.system import until
-from tests.test_http_front import words
-from tests.test_http_limits import raw
 from verify_server.access.client_limits import ClientLimits
 from verify_server.admission.session_manager import SessionLimits
 from verify_server.front.fleet import MAX_ROWS
@@ -38,11 +35,6 @@ MAX_MB = 60  # of growth: what Linux keeps for unread answers is not the process
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     quick_looks(monkeypatch)
-
-
-def used_mb():
-    """Memory of this process."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 class WideView(CountingView):

@@ -2,45 +2,35 @@
 
 import asyncio
 import json
-from contextlib import aclosing, asynccontextmanager
-from dataclasses import replace
+from contextlib import aclosing
 
 import httpx
 import pytest
 
 from edge_client.device.config import EdgeConfig
-from edge_client.device.page_view import DeviceView
 from edge_client.device.telemetry import Telemetry
 from http_api.app import build_app
 from http_api.page.views import MAX_BYTES, MAX_WATCHERS
-from hw_profiles.sysfs import BoardState
 from opensled.core.answer import Stats, Task
 from opensled.core.errors import Unsupported
-from tests.devices import device_on, read
+from tests.devices import read
 from tests.fake_backend import HELLO, FakeBackend, call, chat, refusal
-from tests.fake_target import _Text
 from tests.fakes import FakeEngine, continuation
-from tests.gated_target import SlowEngine
-from tests.page_world import CHAT, EVENTS, SWITCH, CountingView, Reader, quick_looks, request, told
-from tests.serving import GREEDY, PROMPT, serving
+from tests.page_world import (
+    CHAT,
+    EVENTS,
+    LONG,
+    SWITCH,
+    CountingView,
+    Reader,
+    page_of,
+    quick_looks,
+    request,
+    shown,
+    told,
+)
+from tests.serving import GREEDY, PROMPT
 from tests.system import until
-
-LONG = replace(GREEDY, max_tokens=60)
-HOT = BoardState(temperature_c=81.5, throttled=True, reasons=("thermal",), power_w=None, battery_percent=None)
-CONFIG = EdgeConfig(server="hub.example:7411", device_name="<b>kitchen</b>", tls=True, offline="provisional")
-
-
-@asynccontextmanager
-async def page_of(config=CONFIG, parallel=1, board=HOT, **server):
-    """Yields (device, its view, the server's manager)."""
-    usual = {"engine": SlowEngine(num_blocks=200, context_length=400), "text": _Text()}
-    async with serving(**{**usual, **server}) as (manager, address), device_on(address, parallel) as device:
-        yield device, DeviceView(device, config, lambda: board), manager
-
-
-def shown(view):
-    """A look, as a browser reads it: no NaN, no infinity."""
-    return json.loads(json.dumps(view.watcher()(), allow_nan=False))
 
 
 async def test_before_the_first_answer_nothing_is_claimed():

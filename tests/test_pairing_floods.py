@@ -11,6 +11,7 @@ from home.pairing.channel import HELLO_BYTES, DeviceEnd
 from home.pairing.frames import PairFrame, encode_frame
 from opensled.cli import paired
 from opensled.core.errors import OpenSledError, Unauthorized
+from tests.loops import cancelled
 from tests.pairing_world import HERE, desk, device, guess, names
 
 ATTACKERS = 3  # addresses
@@ -60,9 +61,7 @@ async def flooded(port, said):
             await asyncio.sleep(0.01)
         yield counts
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancelled(*tasks)
 
 
 @pytest.mark.parametrize("kind", FLOODS)

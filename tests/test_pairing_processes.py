@@ -1,6 +1,5 @@
 """A home from nothing with real processes, and drafts handed out in it."""
 
-import asyncio
 import json
 import os
 import signal
@@ -23,7 +22,9 @@ from opensled.core.files import write_whole
 from opensled.core.messages import ChatMessage, SamplingParams
 from opensled.models import store
 from opensled.models.gguf_file import read_head
+from tests.commands import opensled
 from tests.handed_out import adapted
+from tests.loops import in_loop
 from tests.pairing_world import HERE, port_of
 from tests.tiny_drafts import TINY_DRAFT
 
@@ -46,14 +47,7 @@ class Machine:
 
     def run(self, *words, code=0):
         """Standard output of a command that ends with this code, and what it says on standard error."""
-        done = subprocess.run(
-            [sys.executable, "-m", "opensled", *words],
-            env={**os.environ, **self.environment},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            stdin=subprocess.DEVNULL,
-        )
+        done = opensled(*words, variables=self.environment, stdin=subprocess.DEVNULL)
         assert done.returncode == code, done.stderr
         return done.stdout, done.stderr
 
@@ -86,11 +80,6 @@ def pi(tmp_path):
     return Machine(tmp_path / "pi")
 
 
-def ask(device):
-    answer = httpx.post(f"http://{device.address}/v1/chat/completions", json=QUESTION, timeout=60)
-    return answer.json()
-
-
 def test_a_home_from_nothing(server, pi):
     with server.start("serve", "--paired", "--model", "tiny", "--listen", "0.0.0.0:0") as serving:
         port = str(port_of(serving.wait_ready()))
@@ -98,7 +87,8 @@ def test_a_home_from_nothing(server, pi):
             words = shown["command"].split()[1:]
             with pi.start(*words, "--http", f"{HERE}:0", "--device-name", "kitchen") as device:
                 device.wait_ready()
-                text = ask(device)["choices"][0]["message"]["content"]
+                url = f"http://{device.address}/v1/chat/completions"
+                text = httpx.post(url, json=QUESTION, timeout=60).json()["choices"][0]["message"]["content"]
             told = json.loads(pairing.communicate(timeout=60)[0])
         assert pairing.returncode == 0
         assert told["paired"]["name"] == "kitchen" and told["paired"]["server"] == f"{HERE}:{port}"
@@ -232,25 +222,22 @@ class Homes:
     def serial(self) -> int:
         return json.loads(self.pull("kitchen", "--json"))["serial"]
 
-    def answer(self, **config: object):
+    @in_loop
+    async def answer(self, **config: object):
         """Of the kitchen's device: its text, the name of its drafter, and tokens a round."""
-
-        async def main():
-            place = {"server": self.address, "token_file": str(self._folder / "kitchen")}
-            device = await connect(EdgeConfig(**place, stop="fixed", draft_length=4, **config))
-            try:
-                task = Task(ASKED, SamplingParams(temperature=0, max_tokens=40))
-                chunks = [chunk async for chunk in device.answer(task)]
-                stats = chunks[-1].stats
-                return (
-                    "".join(chunk.text for chunk in chunks),
-                    device.drafter_name,
-                    stats.figures()["tokens_per_round"],
-                )
-            finally:
-                await device.close()
-
-        return asyncio.run(main())
+        place = {"server": self.address, "token_file": str(self._folder / "kitchen")}
+        device = await connect(EdgeConfig(**place, stop="fixed", draft_length=4, **config))
+        try:
+            task = Task(ASKED, SamplingParams(temperature=0, max_tokens=40))
+            chunks = [chunk async for chunk in device.answer(task)]
+            stats = chunks[-1].stats
+            return (
+                "".join(chunk.text for chunk in chunks),
+                device.drafter_name,
+                stats.figures()["tokens_per_round"],
+            )
+        finally:
+            await device.close()
 
 
 @pytest.fixture
@@ -290,22 +277,10 @@ def test_what_adapt_made_reaches_the_device(homes, tmp_path):
     poor = forgetful(tmp_path / "forgetful.gguf")
     homes.run("publish", str(poor), "--tenant", "kitchen", "--ungated", *homes._words)
     words = ("--draft", str(poor), "--target", "tiny", "--positions", "6000", "--out", str(tmp_path / "mine"))
-    work = (
-        "--work",
-        str(tmp_path / "work"),
-        "--heldout",
-        "24",
-        "--answer",
-        "48",
-        "--epochs",
-        "6",
-        "--rate",
-        "0.003",
-    )
-    done = subprocess.run(
-        [sys.executable, "-m", "opensled", "adapt", *words, *work, "--json"],
-        capture_output=True, text=True, env={**os.environ, "OMP_WAIT_POLICY": "PASSIVE"},
-    )  # fmt: skip
+    few = ["--heldout", "24", "--answer", "48", "--epochs", "6", "--rate", "0.003"]
+    work = ("--work", str(tmp_path / "work"), *few)
+    variables = {"OMP_WAIT_POLICY": "PASSIVE"}
+    done = opensled("adapt", *words, *work, "--json", variables=variables, timeout=None)
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads(done.stdout)["gain"]["passes"]
     with homes.serving("--engine", "torch") as server:

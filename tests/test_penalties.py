@@ -4,8 +4,8 @@ The reference (lab/testbed/reference.py) shares no product code.
 """
 
 import asyncio
-import json
 from collections import Counter
+from contextlib import closing
 from dataclasses import replace
 from functools import cache
 
@@ -14,14 +14,12 @@ import pytest
 import torch
 
 from edge_client.device.device import Device
-from edge_client.drafters import DRAFTERS
 from edge_client.drafters.none import NoneDrafter, NoneFactory
 from edge_client.lengths.fixed import FixedLength
 from edge_client.link.remote import RemoteSession
 from edge_client.round.drafting import DraftThread
 from edge_client.round.generate import generate
-from lab.testbed.reference import Reference, Sampling, key_of_seed
-from lab.training.heldout import heldout_path
+from lab.testbed.reference import Sampling, key_of_seed
 from opensled.core.answer import Task
 from opensled.core.errors import InvalidRequest, Unsupported
 from opensled.core.messages import Open, SamplingParams
@@ -30,12 +28,24 @@ from opensled.core.penalties import FIRST_ROOM, NAMES, TokenCounts
 from opensled.core.sampling import Sampler
 from opensled.models.store import model_path
 from opensled.wire import codec
+from tests import lossless
 from tests.fake_backend import FakeBackend, call, chat, refusal
 from tests.fakes import IMPATIENT, VOCAB, Weather
+from tests.loops import in_loop
 from tests.scores_contract import Grouped, packed
 from tests.serving import linked, serving
 from tests.system import CALM, FOREVER, ask, running
-from tests.table_target import TableDrafter, TableEngine, TreeDrafter, logits_after, reference
+from tests.table_target import (
+    CASES,
+    LENGTH,
+    PROMPT,
+    TableDrafter,
+    TableEngine,
+    TreeDrafter,
+    logits_after,
+    params_of,
+    reference,
+)
 from verify_server.admission.session_manager import SessionLimits
 from verify_server.engine.base import SampleRequest
 from verify_server.engine.numpy_scores import NumpyScores
@@ -44,15 +54,6 @@ from verify_server.options.registries import ENGINES
 from verify_server.options.serve_config import ServeConfig
 from verify_server.round.sequence import Sequence
 
-CASES = (
-    {"temperature": 0.0, "repetition_penalty": 1.6},
-    {"temperature": 0.0, "presence_penalty": 2.0, "frequency_penalty": 0.5},
-    {"temperature": 0.8, "frequency_penalty": 1.2, "seed": 5},
-    {"temperature": 1.0, "repetition_penalty": 1.3, "presence_penalty": -0.4, "min_p": 0.02, "seed": 6},
-    {"temperature": 1.3, "top_k": 20, "top_p": 0.95, "min_p": 0.05, "frequency_penalty": 2.0, "seed": 7},
-    {"temperature": 1.5, "min_p": 0.1, "seed": 8},
-)
-PROMPT, LENGTH = (3, 1, 4, 1, 5), 40
 STORM = Weather(loss=0.2, duplicate=0.1, reorder=0.2, seed=5)
 LIBRARIES = {
     "numpy": NumpyScores,
@@ -61,29 +62,22 @@ LIBRARIES = {
 }
 
 
-def params_of(case: dict, max_tokens: int = LENGTH) -> SamplingParams:
-    return SamplingParams(**case, max_tokens=max_tokens)
-
-
-def answer_all(
+@in_loop
+async def answer_all(
     drafter, *, engine=None, weather=Weather(), stop=FixedLength(4), draft_wait=FOREVER, **request
 ):
     """The answers to all cases at once."""
     patience = CALM if weather == Weather() else IMPATIENT
-
-    async def scenario():
-        server = running(
-            engine or TableEngine(num_blocks=200), draft_wait=draft_wait, weather=weather,
-            limits=SessionLimits(linger=0.2),
-        )  # fmt: skip
-        async with server as network:
-            asked = [
-                ask(network, PROMPT, drafter(), params_of(case), stop=stop, patience=patience, **request)
-                for case in CASES
-            ]
-            return await asyncio.gather(*asked)
-
-    return asyncio.run(scenario())
+    server = running(
+        engine or TableEngine(num_blocks=200), draft_wait=draft_wait, weather=weather,
+        limits=SessionLimits(linger=0.2),
+    )  # fmt: skip
+    async with server as network:
+        asked = [
+            ask(network, PROMPT, drafter(), params_of(case), stop=stop, patience=patience, **request)
+            for case in CASES
+        ]
+        return await asyncio.gather(*asked)
 
 
 def check(answers) -> None:
@@ -271,20 +265,15 @@ NEAR = 0.03  # lead in logits that may flip in llama.cpp's float32 (lab/testbed/
 
 
 @cache
-def target() -> Reference:
-    return Reference(model_path("tiny"))
-
-
-@cache
 def prompt() -> tuple[int, ...]:
-    items = [json.loads(line) for line in heldout_path().read_text().splitlines()]
-    chats = [item["messages"] for item in items if item.get("messages")]
-    return tuple(target().render_chat(chats[19]))
+    return tuple(lossless.reference().render_chat(lossless.chats()[19]))
 
 
 @cache
 def expected(number: int) -> tuple[int, ...]:
-    return tuple(target().generate(prompt(), **REAL_CASES[number], max_tokens=TOKENS, ignore_eos=True)[0])
+    return tuple(
+        lossless.reference().generate(prompt(), **REAL_CASES[number], max_tokens=TOKENS, ignore_eos=True)[0]
+    )
 
 
 def params(number: int) -> SamplingParams:
@@ -299,16 +288,11 @@ def engine(name: str):
     return ENGINES.get(name)(config).engine
 
 
-@cache
-def factory(drafter: str):
-    return DRAFTERS.get(drafter)(str(model_path("tiny-draft")), 1)
-
-
 def is_right(number: int, told: tuple[int, ...]) -> bool:
     """Whether each token is the reference's choice after those before it, or nearly so."""
     case = dict(REAL_CASES[number])
     sampling = Sampling(key=noise_key(case.pop("seed", 0)), **case)
-    rows = target().logits([*prompt(), *told[:-1]], last=len(told))
+    rows = lossless.reference().logits([*prompt(), *told[:-1]], last=len(told))
     scores = [sampling.scores(row, len(prompt()) + at, told[:at]) for at, row in enumerate(rows)]
     return all(row.max() - row[token] <= NEAR for row, token in zip(scores, told))
 
@@ -321,7 +305,7 @@ async def test_the_text_of_a_real_model_is_the_targets_own(name, drafter, tree):
             ask(
                 network,
                 prompt(),
-                factory(drafter).create(),
+                lossless.factory(drafter).create(),
                 params(number),
                 stop=FixedLength(4, tree=tree),
             )
@@ -337,12 +321,9 @@ async def tokens_per_round(drafts: SamplingParams) -> float:
     """Of the first case, with a draft model that samples as `drafts` says."""
     async with running(engine("torch")) as network:
         session = RemoteSession(network.connect, Open(prompt(), params(0)), CALM)
-        thread = DraftThread(factory("llamacpp").create(), FixedLength(4))
-        try:
+        with closing(DraftThread(lossless.factory("llamacpp").create(), FixedLength(4))) as thread:
             await session.open()
             commits = [commit async for commit in generate(session, thread, drafts)]
-        finally:
-            thread.close()
     assert session.truth.generated == expected(0)
     rounds = [commit for commit in commits if commit.drafted]
     return sum(len(commit.tokens) for commit in rounds) / len(rounds)

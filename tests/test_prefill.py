@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from contextlib import closing
 
 import pytest
 
@@ -18,13 +19,12 @@ from opensled.v1 import verify_pb2 as pb
 from opensled.wire import codec
 from scheduler.plan import Slice
 from tests.devices import TOKENIZER
+from tests.fake_backend import AwayBackend, ask, comments_of
 from tests.fakes import FakeEngine, continuation
 from tests.http_serving import HI, asking, http_serving
 from tests.outages import Slow, device_that_loses
-from tests.sessions import made
-from tests.test_offline_api import AwayBackend, ask, comments_of
+from tests.sessions import Crank
 from tests.three_tiers import tiers
-from verify_server.kv.blocks import BlockPool, BlockTable
 from verify_server.options.serve_config import ServeConfig
 from verify_server.round.step import run_step
 from verify_server.start.load_target import load_llamacpp, load_torch
@@ -34,34 +34,21 @@ FEW = SamplingParams(temperature=0, max_tokens=6)
 LONG = tuple(3 + place % 40 for place in range(180))  # three steps of 64
 
 
-class Server:
-    """One engine and its memory; the hand that turns the crank."""
-
-    def __init__(self) -> None:
-        self.engine = FakeEngine(num_blocks=32)
-        self.pool = BlockPool(32, self.engine.block_size, prefix_key=b"a secret of this test")
-        self.opened = 0
-
-    def session(self, prompt=PROMPT):
-        self.opened += 1
-        session = made(self.opened, prompt, 20, BlockTable(self.pool))
-        session.attach(len(prompt))
-        return session
-
-    def step(self, session, tokens, decide=False):
-        item = session.plan(Slice(session.id, tokens, decide), 0.0)
-        session.commit(item, run_step(self.engine, [item])[0], 1.0)
-        return session.outbox.drain()
-
-
-def verdict(*tokens):
-    return [Verdict(len(PROMPT), tokens)]
-
-
-ANSWER = verdict(*continuation(PROMPT, 1))
+ANSWER = [Verdict(len(PROMPT), tuple(continuation(PROMPT, 1)))]
 
 
 # -- what a session tells -----------------------------------------------------------------------------------
+
+
+class Server(Crank):
+    """Its steps return what the reader hears of them."""
+
+    def session(self, prompt=PROMPT):
+        return super().session(prompt)
+
+    def step(self, session, tokens, decide=False):
+        super().step(session, tokens, decide)
+        return session.outbox.drain()
 
 
 def test_a_prompt_of_one_step_costs_no_message_and_no_token_does():
@@ -252,11 +239,8 @@ async def heard_through(network):
     """([what is told of the prompt], what was found of it), and the answer, of a device that drafts nothing."""
     session, told = RemoteSession(network.connect, Open(LONG, FEW)), []
     session.hear_prefill = told.append
-    thread = DraftThread(NoneDrafter(), FixedLength(4))
-    try:
+    with closing(DraftThread(NoneDrafter(), FixedLength(4))) as thread:
         await session.open()
         async for _ in generate(session, thread, FEW):
             pass
         return (told, session.cached), session.truth.generated
-    finally:
-        thread.close()

@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-import json
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -11,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.lengths.fixed import FixedLength
-from lab.training.heldout import heldout_path
 from opensled.core.errors import OpenSledError
 from opensled.core.messages import Open, SamplingParams
 from opensled.models.store import model_path
 from tests.fakes import EOS, POISON, FakeEngine, OracleDrafter, Silent, continuation
-from tests.lossless import factory, reference
+from tests.loops import in_loop
+from tests.lossless import chats, factory, reference
 from tests.serving import finish, first_reply, linked, serving
 from tests.system import Answer, ask, running
 from verify_server.access.security import TenantLimits, Tenants
@@ -52,17 +51,14 @@ def test_tenants_and_secrets_have_no_keys_in_common(text):
 # -- what is spared ---------------------------------------------------------------------------------------------
 
 
-def served(
+@in_loop
+async def served(
     *prompts: list[int], engine: FakeEngine | None = None, **options
 ) -> tuple[list[Answer], FakeEngine]:
     """Answers to `prompts`, one after the other, on one server."""
     engine = engine or FakeEngine()
-
-    async def body() -> list[Answer]:
-        async with running(engine, **options) as network:
-            return [await ask(network, prompt, Silent(), FEW) for prompt in prompts]
-
-    return asyncio.run(body()), engine
+    async with running(engine, **options) as network:
+        return [await ask(network, prompt, Silent(), FEW) for prompt in prompts], engine
 
 
 def test_a_second_session_computes_only_what_the_first_one_did_not():
@@ -111,7 +107,7 @@ async def test_what_a_device_drafted_in_vain_is_found_by_nobody():
         assert not set(keys[7:]) & network.manager.loop.machine.target.memory.prefixes()
 
 
-def test_a_session_that_waits_for_its_turn_takes_over_what_is_computed_meanwhile():
+async def test_a_session_that_waits_for_its_turn_takes_over_what_is_computed_meanwhile():
     """Prompts longer than a step, opened at the same time: the second one's turn comes when the first is done."""
     prompt = PROMPT * 4
 
@@ -122,7 +118,7 @@ def test_a_session_that_waits_for_its_turn_takes_over_what_is_computed_meanwhile
         assert {answer.tokens for answer in answers} == {tuple(continuation(prompt, 6))}
         return engine.computed
 
-    assert asyncio.run(body(3)) < 1.5 * asyncio.run(body(1))
+    assert await body(3) < 1.5 * await body(1)
 
 
 # -- who shares with whom ---------------------------------------------------------------------------------------
@@ -191,12 +187,6 @@ class Case:
     expected: tuple[int, ...]
 
 
-@cache
-def chats() -> list[list[dict[str, str]]]:
-    items = [json.loads(line) for line in heldout_path().read_text().splitlines()]
-    return [item["messages"] for item in items if item.get("messages")]
-
-
 def case_of(prompt: tuple[int, ...], number: int, max_tokens: int = 14) -> Case:
     settings = {**SAMPLINGS[number % len(SAMPLINGS)], "seed": number, "max_tokens": max_tokens}
     return Case(prompt, SamplingParams(**settings), tuple(reference().generate(prompt, **settings)[0]))
@@ -255,7 +245,7 @@ async def test_a_chat_of_several_turns(exact):
             turns += [{"role": "assistant", "content": text}, {"role": "user", "content": "Why?"}]
 
 
-def test_sharing_makes_no_difference_to_anybody(exact):
+async def test_sharing_makes_no_difference_to_anybody(exact):
     """All at once, with and without: equal to the last bit of every log-probability."""
     cases = alike()[: ALIKE + 2]
 
@@ -269,4 +259,4 @@ def test_sharing_makes_no_difference_to_anybody(exact):
             assert bool(network.manager.loop.machine.target.pool.hits) == shares
             return [(answer.tokens, answer.logprobs) for answer in told]
 
-    assert asyncio.run(body(True)) == asyncio.run(body(False))
+    assert await body(True) == await body(False)

@@ -1,6 +1,5 @@
 """A device knows whether its server can be reached, says when that changes, and tells it to those who ask."""
 
-import asyncio
 import logging
 import time
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -35,36 +34,33 @@ async def asking(device, access=Access(), figures=()):
         yield client
 
 
-def test_a_server_that_goes_and_comes_back(caplog):
+def told(caplog, of: str) -> list[str]:
+    return [record.getMessage() for record in caplog.records if of in record.getMessage()]
+
+
+async def test_a_server_that_goes_and_comes_back(caplog):
     port = free_port()
-
-    async def scenario():
-        async with AsyncExitStack() as stack:
-            first = serving(port=port)
-            _, address = await first.__aenter__()
-            device = await stack.enter_async_context(device_on(address))
-            await stack.enter_async_context(_watch_server(device))
-            client = await stack.enter_async_context(asking(device))
-            assert (await client.get("/readyz")).json() == {"status": "ready", "server": "reachable"}
-            await first.__aexit__(None, None, None)
-            await until(lambda: device.server_away)
-            ready, health = await client.get("/readyz"), await client.get("/health")
-            assert ready.status_code == 503 and ready.headers["retry-after"]
-            assert health.status_code == 200 and health.json()["server"] == "away"
-            await stack.enter_async_context(serving(port=port))
-            await until(lambda: not device.server_away, 20)
-            assert (await client.get("/readyz")).status_code == 200
-            said.extend(
-                record.getMessage() for record in caplog.records if "the server" in record.getMessage()
-            )
-
-    said: list[str] = []
-    with caplog.at_level(logging.WARNING):
-        asyncio.run(scenario())
+    caplog.set_level(logging.WARNING)
+    async with AsyncExitStack() as stack:
+        first = serving(port=port)
+        _, address = await first.__aenter__()
+        device = await stack.enter_async_context(device_on(address))
+        await stack.enter_async_context(_watch_server(device))
+        client = await stack.enter_async_context(asking(device))
+        assert (await client.get("/readyz")).json() == {"status": "ready", "server": "reachable"}
+        await first.__aexit__(None, None, None)
+        await until(lambda: device.server_away)
+        ready, health = await client.get("/readyz"), await client.get("/health")
+        assert ready.status_code == 503 and ready.headers["retry-after"]
+        assert health.status_code == 200 and health.json()["server"] == "away"
+        await stack.enter_async_context(serving(port=port))
+        await until(lambda: not device.server_away, 20)
+        assert (await client.get("/readyz")).status_code == 200
+        said = told(caplog, "the server")
     assert said == [f"the server 127.0.0.1:{port} is {state}" for state in ("away", "back")]
 
 
-def test_a_revoked_device_is_not_ready_and_says_so(caplog, monkeypatch, tmp_path):
+async def test_a_revoked_device_is_not_ready_and_says_so(caplog, monkeypatch, tmp_path):
     """It notices without a question, and by a question at once; with a new token it is ready again."""
     monkeypatch.setattr("edge_client.link.server_watch.EVERY_S", 0.05)
     file = tmp_path / "tokens"
@@ -73,37 +69,30 @@ def test_a_revoked_device_is_not_ready_and_says_so(caplog, monkeypatch, tmp_path
         file.write_text(text)
         file.chmod(0o600)
 
-    async def scenario():
-        write("secret-1 kitchen\n")
-        tenants = watched_tenants(file, TenantLimits(), may_be_empty=True)
-        async with (
-            serving(tenants) as (_, address),
-            device_on(address, token="secret-1") as device,
-            _watch_server(device),
-            asking(device) as client,
-        ):
+    caplog.set_level(logging.WARNING)
+    write("secret-1 kitchen\n")
+    tenants = watched_tenants(file, TenantLimits(), may_be_empty=True)
+    async with (
+        serving(tenants) as (_, address),
+        device_on(address, token="secret-1") as device,
+        _watch_server(device),
+        asking(device) as client,
+    ):
+        await read(device)
+        assert (await client.get("/readyz")).status_code == 200 and not device.refusal
+        write("# nobody\n")
+        await until(lambda: device.refusal, 20)
+        ready = await client.get("/readyz")
+        assert ready.status_code == 503 and "pair this device again" in ready.json()["error"]["message"]
+        assert (await client.get("/health")).json()["server"] == "refuses"
+        look = DeviceView(device, EdgeConfig()).look()
+        assert "pair this device again" in look["server"]["refusal"] and not look["server"]["away"]
+        with pytest.raises(Unauthorized):
             await read(device)
-            assert (await client.get("/readyz")).status_code == 200 and not device.refusal
-            write("# nobody\n")
-            await until(lambda: device.refusal, 20)
-            ready = await client.get("/readyz")
-            assert ready.status_code == 503 and "pair this device again" in ready.json()["error"]["message"]
-            assert (await client.get("/health")).json()["server"] == "refuses"
-            look = DeviceView(device, EdgeConfig()).look()
-            assert "pair this device again" in look["server"]["refusal"] and not look["server"]["away"]
-            with pytest.raises(Unauthorized):
-                await read(device)
-            write("secret-1 kitchen\n")
-            await until(lambda: not device.refusal, 20)
-            assert (await client.get("/readyz")).status_code == 200
-            said.extend(
-                record.getMessage() for record in caplog.records if "this device" in record.getMessage()
-            )
-        return address
-
-    said: list[str] = []
-    with caplog.at_level(logging.WARNING):
-        address = asyncio.run(scenario())
+        write("secret-1 kitchen\n")
+        await until(lambda: not device.refusal, 20)
+        assert (await client.get("/readyz")).status_code == 200
+        said = told(caplog, "this device")
     assert len(said) == 2 and said[1] == "the server lets this device in again"
     assert said[0].startswith(
         f"the server at {address} refuses this device, whose key was revoked or replaced: "

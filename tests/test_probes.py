@@ -162,13 +162,7 @@ def test_a_process_is_alive_while_it_loads_and_ready_afterwards(verb, tmp_path):
         "serve": [],
         "edge": ["edge", "--server", listen, "--drafter", "none", "--http", "127.0.0.1:0", *ports],
         "relay": [
-            "relay",
-            "--upstream",
-            listen,
-            "--engine",
-            "tests.fake_target:load",
-            "--listen",
-            "127.0.0.1:0",
+            *f"relay --upstream {listen} --engine tests.fake_target:load --listen 127.0.0.1:0".split(),
             *ports,
         ],
     }[verb]

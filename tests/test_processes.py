@@ -1,60 +1,30 @@
 """Real processes over real gRPC, driven as users drive them: the CLI and the official OpenAI client."""
 
 import json
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
 import pytest
-from openai import BadRequestError, OpenAI
+from openai import OpenAI
 
 from edge_client.doctor import short_answers
 from edge_client.doctor.drafting_gain import predict
-from lab.testbed.processes import Process, free_port
+from lab.testbed.processes import free_port
 from lab.testbed.reference import Reference
-from lab.training.heldout import heldout_path
 from opensled.models.store import model_path
+from tests.commands import opensled
 from tests.tiny_models import random_model
+from tests.tiny_processes import STORY, client_of, edge, prompts, serve
 
 DRAFTERS = ("lookup", "llamacpp", "onnx")
-STORY = [{"role": "user", "content": "Write a short story about a rabbit in the big city."}]
-
-
-def serve(address="127.0.0.1:0", model="tiny", *more):
-    return Process(
-        ["serve", "--model", str(model), "--listen", address, "--dtype", "float64", "--json", *more]
-    )
-
-
-def edge(server, drafter="llamacpp", more=()):
-    return Process(
-        ["edge", "--server", server, "--drafter", drafter, "--http", "127.0.0.1:0", "--threads", "1", *more]
-    )
 
 
 def generate(server, *arguments):
-    command = [
-        sys.executable,
-        "-m",
-        "opensled",
-        "generate",
-        "--server",
-        server,
-        "--threads",
-        "1",
-        "--json",
-        *arguments,
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = opensled("generate", "--server", server, "--threads", "1", "--json", *arguments)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
-
-
-def client_of(edge_process) -> OpenAI:
-    return OpenAI(base_url=f"http://{edge_process.wait_ready()}/v1", api_key="none", timeout=120)
 
 
 @pytest.fixture(scope="module")
@@ -97,12 +67,6 @@ def story(reference):
         return reference.generate(reference.render_chat(STORY), **params)[0]
 
     return ids
-
-
-def prompts(count):
-    items = [json.loads(line) for line in heldout_path().read_text().splitlines()]
-    singles = [item["messages"][0]["content"] for item in items if len(item.get("messages") or ()) == 1]
-    return singles[:: len(singles) // count][:count]
 
 
 @pytest.mark.parametrize("sampling", [(), ("--temperature", "0.8", "--seed", "7")], ids=["greedy", "T=0.8"])
@@ -207,12 +171,6 @@ def test_clients_of_both_kinds_at_once_read_what_the_target_writes(device, devic
     assert texts == [text for text in expected for _ in range(2)]
 
 
-def test_an_unknown_field_is_named(client):
-    with pytest.raises(BadRequestError) as caught:
-        client.chat.completions.create(model="tiny", messages=STORY, extra_body={"telepathy": 1})
-    assert caught.value.param == "telepathy"
-
-
 def test_sigkill_of_the_server_in_mid_answer_loses_and_changes_nothing(reference, story):
     expected = story(temperature=0.8, seed=3, max_tokens=120, ignore_eos=True)
     with serve() as first, edge(address := first.wait_ready()) as device:
@@ -245,23 +203,18 @@ def test_a_target_without_chat_template_or_eos_works_raw(tmp_path):
         address = process.wait_ready()
         drafted = generate(address, "--drafter", "lookup", "one two", "--raw", "--max-tokens", "12")
         assert drafted["token_ids"] == expected and drafted["finish_reason"] == "length"
-        command = [sys.executable, "-m", "opensled", "generate", "--server", address, "one two"]
-        chat = subprocess.run([*command, "--drafter", "none"], capture_output=True, text=True, timeout=60)
+        chat = opensled("generate", "--server", address, "one two", "--drafter", "none")
         assert chat.returncode == 1 and "--raw" in chat.stderr and chat.stderr.count("\n") == 1
 
 
 def test_exit_codes_and_one_line_errors(tmp_path):
-    def run(*arguments):
-        command = [sys.executable, "-m", "opensled", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60)
-
-    unreachable = run("generate", "--server", "127.0.0.1:1", "--drafter", "none", "x")
+    unreachable = opensled("generate", "--server", "127.0.0.1:1", "--drafter", "none", "x")
     assert unreachable.returncode == 5 and unreachable.stderr.count("\n") == 1
-    missing = run("serve", "--model", "no-such-model")
+    missing = opensled("serve", "--model", "no-such-model")
     assert missing.returncode == 3 and "tiny" in missing.stderr and missing.stderr.count("\n") == 1
-    exposed = run("serve", "--listen", "0.0.0.0:0")
+    exposed = opensled("serve", "--listen", "0.0.0.0:0")
     assert exposed.returncode == 2 and "--insecure" in exposed.stderr
-    assert run("generate").returncode == 2
+    assert opensled("generate").returncode == 2
 
 
 def resident_mb(pid: int) -> float:
@@ -274,27 +227,6 @@ def test_an_idle_edge_without_a_model_is_small(server):
     with edge(server, "lookup") as device:
         device.wait_ready()
         assert resident_mb(device.process.pid) <= 80
-
-
-def test_sigterm_drains(server):
-    own = f"127.0.0.1:{free_port()}"
-    with serve("127.0.0.1:0", "tiny", "--http", own) as second, edge(second.wait_ready(), "none") as device:
-        alone = OpenAI(base_url=f"http://{own}/v1", api_key="none", timeout=120)
-        streams = [
-            iter(
-                client.chat.completions.create(
-                    model="tiny", messages=STORY, temperature=0, max_tokens=60, stream=True
-                )
-            )
-            for client in (client_of(device), alone)
-        ]
-        for chunks in streams:
-            next(chunks)
-        second.process.terminate()
-        for chunks in streams:
-            assert [chunk.choices[0].finish_reason for chunk in chunks][-1] in ("length", "stop")
-        assert second.process.wait(180) == 0
-        assert json.loads(second.lines[-1])["steps"] > 0
 
 
 @pytest.mark.timed

@@ -12,12 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.drafters.none import NoneDrafter
-from edge_client.lengths.fixed import FixedLength
-from edge_client.link.remote import RemoteSession
 from edge_client.offline.modes import STALL
-from edge_client.round.drafting import DraftThread
-from edge_client.round.generate import generate
 from opensled.core.answer import PromptTokens, Task
 from opensled.core.errors import InvalidRequest, ProtocolError
 from opensled.core.messages import (
@@ -38,12 +33,12 @@ from tests.fake_target import _Text
 from tests.fakes import IMPATIENT, FakeEngine, Weather, continuation
 from tests.http_serving import asking, http_serving
 from tests.hypothesis_profiles import tried
+from tests.loops import in_loop
 from tests.outages import Slow, device_that_loses
 from tests.replicas import api, until_ready
-from tests.sessions import changed, made
-from tests.system import running
+from tests.sessions import Crank, changed
+from tests.system import running, through
 from tests.three_tiers import tiers
-from verify_server.kv.blocks import BlockPool, BlockTable
 from verify_server.riders.prompt_logprobs import CHUNK_LOGITS, PromptLogprobs
 from verify_server.round.machine import StepMachine
 from verify_server.round.outbox import MAX_UNREAD
@@ -65,26 +60,16 @@ def told(tokens):
     return [token.id for token in tokens], [token.rank for token in tokens]
 
 
-class Server:
-    """One engine and its memory; the hand that turns the crank."""
+class Server(Crank):
+    """Its sessions tell the log-probabilities of their prompts."""
 
     def __init__(self, vocab_size=2000):
-        self.engine, self.vocab_size = FakeEngine(num_blocks=32), vocab_size
-        self.pool = BlockPool(32, 4, prefix_key=b"a secret of this test")
-        self.opened = 0
+        super().__init__()
+        self.vocab_size = vocab_size
 
     def session(self, prompt=PROMPT, count=1, max_tokens=20):
-        self.opened += 1
         riders = () if count is None else (PromptLogprobs(prompt, count, self.vocab_size),)
-        session = made(self.opened, prompt, max_tokens, BlockTable(self.pool), riders=riders)
-        session.attach(len(prompt))
-        return session
-
-    def step(self, session, tokens, decide=False):
-        piece = session.limit_slice(Slice(session.id, tokens, decide))
-        item = session.plan(piece, 0.0)
-        session.commit(item, run_step(self.engine, [item])[0], 1.0)
-        return item
+        return super().session(prompt, max_tokens, riders)
 
 
 def heard(messages, length=len(PROMPT)):
@@ -269,36 +254,15 @@ async def test_a_server_lost_in_the_middle_tells_each_token_once(at, params):
 
 @tried(25)
 @given(st.integers(0, 2**32))
-def test_links_of_any_weather_tell_each_token_once(seed):
+@in_loop
+async def test_links_of_any_weather_tell_each_token_once(seed):
     weather = Weather(seed=seed, loss=0.03, duplicate=0.1, reorder=0.05)
-
-    async def scenario():
-        async with device_that_loses(STALL, weather=weather, patience=IMPATIENT, quiet=0.0) as (device, _):
-            return await prompt_of(device)
-
-    tokens, ids, _ = asyncio.run(scenario())
+    async with device_that_loses(STALL, weather=weather, patience=IMPATIENT, quiet=0.0) as (device, _):
+        tokens, ids, _ = await prompt_of(device)
     assert told(tokens) == (list(LONG), ranks(LONG)) and ids == continuation(LONG, 6)
 
 
 # -- other ways ---------------------------------------------------------------------------------------------
-
-
-async def through(network, open, lost_at=0):
-    """([tokens of the prompt], ids of the answer) of a device that drafts nothing; `open`: what it asks for."""
-    session, tokens = RemoteSession(network.connect, open, IMPATIENT), []
-    thread = DraftThread(NoneDrafter(), FixedLength(4))
-
-    def hear(prefill):
-        tokens.extend(prefill.tokens)
-
-    session.hear_prefill = hear
-    try:
-        await session.open()
-        async for _ in generate(session, thread, open.params):
-            pass
-        return tokens, session.truth.generated
-    finally:
-        thread.close()
 
 
 @pytest.mark.parametrize("params", [FEW, NONE])
@@ -373,20 +337,17 @@ async def test_more_than_a_server_tells_is_refused(open, field):
 
 
 @pytest.mark.parametrize("path", ["server", "gateway"])
-def test_the_api_of_a_server_tells_them(path):
+async def test_the_api_of_a_server_tells_them(path):
     text = _Text()
     ids = text.encode("Hi there, this is a prompt")
     body = {"prompt": list(ids), "max_tokens": 0, "prompt_logprobs": 0}
-
-    async def scenario():
+    async with (
+        api("a", "b") if path == "gateway" else http_serving() as (*_, address),
+        asking(address) as client,
+    ):
         if path == "gateway":
-            async with api("a", "b") as (_, address), asking(address) as client:
-                await until_ready(client)
-                return await client.post("/v1/completions", json=body)
-        async with http_serving() as (_, _, address), asking(address) as client:
-            return await client.post("/v1/completions", json=body)
-
-    [choice] = asyncio.run(scenario()).json()["choices"]
+            await until_ready(client)
+        [choice] = (await client.post("/v1/completions", json=body)).json()["choices"]
     places = choice["prompt_logprobs"]
     assert places[0] is None and choice["text"] == ""
     found = [next(iter(place.items())) for place in places[1:]]

@@ -13,7 +13,7 @@ from edge_client.round.draft_job import BlockBudget, DraftJob
 from edge_client.round.generate import generate
 from opensled.core.messages import DraftBlock, SamplingParams, Verdict
 from opensled.core.sampling import Sampler
-from tests.test_edge_loop import Script, Watched
+from tests.edge_scripts import Script, Watched
 from tests.tiny_drafts import Speaker
 
 GREEDY = Sampler(SamplingParams(temperature=0), bytes(16))

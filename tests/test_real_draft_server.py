@@ -13,9 +13,9 @@ from lab.benchmarks import peer_server
 from lab.testbed.processes import free_port
 from opensled.core.vocabulary import fingerprint
 from opensled.text.tokenizer import TargetTokenizer
-from tests import test_real_model
+from tests import real_texts
+from tests.real_texts import MODEL, SAMPLINGS, answers
 from tests.system import Answer, ask
-from tests.test_real_model import MODEL, SAMPLINGS, answers
 from tests.tiny_drafts import tiny_info
 from verify_server.engine.torch.torch_engine import TorchEngine, load
 from verify_server.text.gguf_text import GgufText
@@ -60,7 +60,7 @@ def test_a_text_is_the_engines_own(engine, served, sampling, monkeypatch):
         drafted.append(sum(round.drafted for round in answer.rounds))
         return answer
 
-    monkeypatch.setattr(test_real_model, "factory", lambda name: served)
-    monkeypatch.setattr(test_real_model, "ask", counting)
+    monkeypatch.setattr(real_texts, "factory", lambda name: served)
+    monkeypatch.setattr(real_texts, "ask", counting)
     assert asyncio.run(answers(engine, "server", sampling, AT_ONCE)) == alone
     assert served.mode == "token ids" and sum(drafted) > 0

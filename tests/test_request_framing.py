@@ -115,17 +115,14 @@ APIS = pytest.mark.parametrize("api", [server_api, device_api])
 
 
 @APIS
-def test_what_ends_in_two_ways_is_refused_with_all_that_follows(api, caplog):
-    async def scenario():
-        async with api() as (address, asked):
-            for kind, sent in REFUSED.items():
-                got = await answers(address, sent + SMUGGLED)
-                assert got.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 501 ")), (kind, got)
-                assert got.count(b"HTTP/1.1 ") == 1, f"{kind}: what follows is answered"
-            assert asked() == 0
-
-    with caplog.at_level(logging.ERROR):
-        asyncio.run(scenario())
+async def test_what_ends_in_two_ways_is_refused_with_all_that_follows(api, caplog):
+    caplog.set_level(logging.ERROR)
+    async with api() as (address, asked):
+        for kind, sent in REFUSED.items():
+            got = await answers(address, sent + SMUGGLED)
+            assert got.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 501 ")), (kind, got)
+            assert got.count(b"HTTP/1.1 ") == 1, f"{kind}: what follows is answered"
+        assert asked() == 0
     assert not caplog.records, "no traceback in the log"
 
 
@@ -150,22 +147,18 @@ async def test_what_ends_in_one_way_is_taken_and_the_next_one_too(api, caplog):
 
 
 @APIS
-def test_a_bad_chunk_behind_an_early_answer_closes_the_connection(api, caplog):
+async def test_a_bad_chunk_behind_an_early_answer_closes_the_connection(api, caplog):
     """The answer does not wait for the body: its length is refused before it arrives."""
+    caplog.set_level(logging.ERROR)
     early = b"POST /nowhere HTTP/1.1\r\nhost: 127.0.0.1\r\n" + CHUNKED + b"\r\n" + chunk(b"{")
-
-    async def scenario():
-        async with api() as (address, _):
-            reader, writer = await asyncio.open_connection(*address.split(":"))
-            writer.write(early)
-            assert (await asyncio.wait_for(reader.readline(), 20)).startswith(b"HTTP/1.1 404 ")
-            writer.write(b"zz\r\n" + SMUGGLED)
-            rest = await asyncio.wait_for(reader.read(), 20)
-            assert b"HTTP/1.1 404" not in rest, "what follows is answered"
-            writer.close()
-
-    with caplog.at_level(logging.ERROR):
-        asyncio.run(scenario())
+    async with api() as (address, _):
+        reader, writer = await asyncio.open_connection(*address.split(":"))
+        writer.write(early)
+        assert (await asyncio.wait_for(reader.readline(), 20)).startswith(b"HTTP/1.1 404 ")
+        writer.write(b"zz\r\n" + SMUGGLED)
+        rest = await asyncio.wait_for(reader.read(), 20)
+        assert b"HTTP/1.1 404" not in rest, "what follows is answered"
+        writer.close()
     assert not caplog.records, "no traceback in the log"
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from opensled.core.messages import ChatMessage, Guide, Tool, ToolCall
 from tests.fake_backend import FakeBackend, call, refusal
-from tests.test_responses import CLOCK, FORM, LAMP, LOGPROBS, PATH, SCHEMA, ask, conforms
+from tests.response_cases import CLOCK, FORM, LAMP, LOGPROBS, PATH, SCHEMA, ask, conforms
 
 READ = (Tool("lamp", "a lamp", json.dumps(SCHEMA), True), Tool("clock"))
 SAME = [

@@ -1,64 +1,25 @@
 """POST /v1/responses: what is asked of the server, and the answer, whole and event by event."""
 
-import json
-from functools import cache
-
-import httpx
-import jsonschema
 import pytest
-from openai.types.responses import Response, ResponseStreamEvent
-from pydantic import TypeAdapter
 
-from http_api.openapi import description
 from opensled.core.errors import InvalidRequest, Overloaded, Unreachable
 from opensled.core.messages import ChatMessage, ToolCall
-from tests.fake_backend import STATS, WORDS, FakeBackend, call, chat, refusal
-from tests.test_api import client, served, wait_until  # noqa: F401
+from tests.fake_backend import STATS, WORDS, FakeBackend, call, chat, named_events, refusal
+from tests.response_cases import CLOCK, FORM, LAMP, LOGPROBS, ask, conforms
 
-PATH = "/v1/responses"
-SCHEMA = {"type": "object", "properties": {"on": {"type": "boolean"}}}
-LAMP = {"type": "function", "name": "lamp", "description": "a lamp", "parameters": SCHEMA, "strict": True}
-CLOCK = {"type": "function", "name": "clock"}
-FORM = {"type": "json_schema", "name": "a", "schema": SCHEMA}
-LOGPROBS = "message.output_text.logprobs"
 ARGUMENTS = '{"on": true}'
 CALLS = ("Let me see.\n", '<tool_call>\n{"name": "lamp", "argu', f'ments": {ARGUMENTS}}}\n</tool_call>')
 
 
-def ask(backend, value="Hi", **fields):
-    body = json.dumps({"model": "tiny", "input": value, **fields}).encode()
-    return call(backend, PATH, content=body)
-
-
 def told(response):
-    """The events of a stream; each is named as its data says, and numbered in order."""
-    assert response.headers["content-type"].startswith("text/event-stream")
-    events = []
-    for block in filter(None, response.text.split("\n\n")):
-        name, data = block.split("\n")
-        events.append(json.loads(data.removeprefix("data: ")))
-        assert name == f"event: {events[-1]['type']}"
+    """The events of a stream; each is numbered in order."""
+    events = named_events(response)
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     return events
 
 
 def kinds(events):
     return [event["type"].removeprefix("response.") for event in events]
-
-
-@cache
-def readers(name):
-    """The device's own description of a kind of object, and the official client's type."""
-    document = description(FakeBackend().info)
-    schema = {**document["components"]["schemas"][name], "components": document["components"]}
-    kind = Response if name == "Response" else ResponseStreamEvent
-    return jsonschema.Draft202012Validator(schema), TypeAdapter(kind)
-
-
-def conforms(value, name):
-    described, typed = readers(name)
-    described.validate(value)
-    typed.validate_python(value)
 
 
 def without_ids(response):
@@ -199,20 +160,7 @@ def test_an_answer_without_an_end_fails():
     assert kinds(told(ask(FakeBackend(reason=None), stream=True)))[-1] == "failed"
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_reader_who_leaves_ends_the_work(served, stream):  # noqa: F811
-    backend = FakeBackend(endless=True)
-    url = f"http://127.0.0.1:{served(backend)}{PATH}"
-    with (
-        pytest.raises(httpx.ReadTimeout),
-        httpx.stream("POST", url, json={"input": "Hi", "stream": stream}, timeout=1) as response,
-    ):
-        assert next(response.iter_lines()) == "event: response.created"
-        raise httpx.ReadTimeout("the reader leaves")
-    wait_until(lambda: backend.closed == 1)
-
-
-def test_the_official_client_repeats_what_it_got(client):  # noqa: F811
+def test_the_official_client_repeats_what_it_got(client):
     backend = FakeBackend(words=CALLS)
     api = client(backend)
     first = api.responses.create(model="tiny", input="Hi", tools=[LAMP])

@@ -1,9 +1,6 @@
 """Metrics beyond this machine: over TLS, with an operator's key; probes without one."""
 
-import os
 import ssl
-import subprocess
-import sys
 from pathlib import Path
 
 import httpx
@@ -16,6 +13,7 @@ from opensled.metrics.registry import Metric
 from opensled.metrics.scrape_guard import ScrapeGuard, scrape_guard
 from opensled.net.probes import Probes
 from tests.certificates import AUTHORITY, HERE, STRANGER, issued, written
+from tests.commands import opensled
 from verify_server.options.serve_config import ServeConfig
 from verify_server.start.start_ports import scraping
 
@@ -28,12 +26,8 @@ def files(tmp_path):
     """Options of a server with TLS, tokens and keys of operators."""
     names = {}
     identity = issued(AUTHORITY, HERE)
-    texts = {
-        "cert": identity.cert,
-        "key": identity.key,
-        "keys": f"{KEY}\n".encode(),
-        "tokens": b"secret-1 kitchen\n",
-    }
+    texts = {"cert": identity.cert, "key": identity.key}
+    texts |= {"keys": f"{KEY}\n".encode(), "tokens": b"secret-1 kitchen\n"}
     for name, text in texts.items():
         path = tmp_path / name
         path.write_bytes(text)
@@ -139,29 +133,15 @@ def test_on_loopback_it_asks_for_nothing(files):
 
 def test_a_real_server_and_a_real_device_behind_tls(files, tmp_path):
     tls = ["--tls-cert", files["cert"], "--tls-key", files["key"]]
-    serve = [
-        "serve",
-        "--engine",
-        "tests.fake_target:load",
-        "--listen",
-        f"{HERE}:0",
-        *tls,
-        "--tokens",
-        files["tokens"],
-    ]
+    engine = ["serve", "--engine", "tests.fake_target:load", "--listen"]
+    serve = [*engine, f"{HERE}:0", *tls, "--tokens", files["tokens"]]
     scraped = ["--metrics", "0.0.0.0:0"]
     token = tmp_path / "token"
     token.write_text("secret-1")
     token.chmod(0o600)
     with Process([*serve, *scraped, "--operator-keys", files["keys"]], isolated=True) as server:
-        link = [
-            "--server",
-            server.wait_ready(),
-            "--tls-ca",
-            str(tmp_path / "ca.pem"),
-            "--token-file",
-            str(token),
-        ]
+        trusts = ["--tls-ca", str(tmp_path / "ca.pem"), "--token-file", str(token)]
+        link = ["--server", server.wait_ready(), *trusts]
         http = ["--http", f"{HERE}:0", "--http-tls-cert", files["cert"], "--http-tls-key", files["key"]]
         edge = ["edge", *link, "--drafter", "none", *http, "--http-keys", files["keys"], *scraped]
         with Process(edge, isolated=True) as device:
@@ -178,9 +158,6 @@ def test_a_real_server_and_a_real_device_behind_tls(files, tmp_path):
 
 @pytest.mark.parametrize("verb", ["serve", "edge", "relay"])
 def test_an_open_port_is_refused_at_the_start(verb):
-    command = [sys.executable, "-m", "opensled", verb, "--metrics", "192.0.2.1:9410"]
-    run = subprocess.run(
-        command, capture_output=True, text=True, timeout=60, env={**os.environ, "OPENSLED_NO_CONFIG": "1"}
-    )
+    run = opensled(verb, "--metrics", "192.0.2.1:9410", variables={"OPENSLED_NO_CONFIG": "1"})
     assert run.returncode == 2 and "OPENSLED_INSECURE_METRICS=1" in run.stderr and "keys" in run.stderr
     assert run.stderr.count("\n") == 1

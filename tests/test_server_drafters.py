@@ -10,6 +10,7 @@ from edge_client.drafters.none import NoneDrafter
 from opensled.core.errors import UsageError, VocabularyMismatch
 from opensled.core.messages import DraftBlock, DraftToken
 from scheduler.fcfs import Fcfs
+from tests.drafters_beside import EXPECTED, FOUR, PROMPT, Broken, Returns, counted, engine
 from tests.fakes import (
     IMPATIENT,
     VOCAB,
@@ -20,7 +21,8 @@ from tests.fakes import (
     continuation,
     next_token,
 )
-from tests.system import CALM, ask, running, until
+from tests.loops import cancelled
+from tests.system import ask, running, until
 from verify_server.drafting.cacheback import ServerTables
 from verify_server.drafting.choice import drafting_of
 from verify_server.drafting.lookup import ServerLookup
@@ -30,9 +32,6 @@ from verify_server.options.serve_config import ServeConfig
 from verify_server.round.drafter import Ask, Proposal, ServerDrafter
 from verify_server.round.loaded_model import ServedModel
 
-PROMPT = [3, 1, 4, 1, 5]
-EXPECTED = tuple(continuation(PROMPT, 40))
-FOUR = Fcfs(float("inf"), 4)
 STORM = Weather(loss=0.3, duplicate=0.1, reorder=0.2, seed=7)
 
 
@@ -46,52 +45,12 @@ def often_right(context: Sequence[int]) -> int:
     return next_token(context) if len(context) % 5 else 1 + next_token(context) % 40
 
 
-def engine(**options) -> FakeEngine:
-    return FakeEngine(num_blocks=400, **options)
-
-
 def tables() -> ServerTables:
     return ServerTables(None, ServedModel("fake", engine(), FakeText()))
 
 
-def counted(
-    drafter: ServerDrafter,
-    target: FakeEngine,
-    prompts=(PROMPT,),
-    device=NoneDrafter,
-    policy=FOUR,
-    patience=CALM,
-    **options,
-):
-    """The answers, and what the server counted."""
-
-    async def scenario():
-        async with running(target, drafter=drafter, policy=policy, **options) as network:
-            answers = await asyncio.gather(
-                *[ask(network, prompt, device(), patience=patience) for prompt in prompts]
-            )
-            return [answer.tokens for answer in answers], network.manager.loop.machine.stats
-
-    return asyncio.run(scenario())
-
-
 def perfect() -> ServerModel:
     return ServerModel(engine())
-
-
-class Liar(ServerDrafter):
-    """Proposes whatever it was made with."""
-
-    def __init__(self, *blocks: DraftBlock) -> None:
-        self._blocks = blocks
-
-    def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
-        return [Proposal(block) for block in self._blocks for _ in asks]
-
-
-class Broken(ServerDrafter):
-    def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
-        raise RuntimeError("out of order")
 
 
 @pytest.mark.parametrize("name", SERVER_DRAFTERS.names())
@@ -182,7 +141,7 @@ def test_a_drafter_that_fails_costs_drafts_only(caplog):
     ],
 )
 def test_what_a_drafter_may_not_propose_is_cut(block):
-    texts, stats = counted(Liar(block), engine())
+    texts, stats = counted(Returns(lambda asks: [Proposal(block) for _ in asks]), engine())
     assert texts == [EXPECTED]
     assert stats.own.tokens <= 4
 
@@ -304,5 +263,4 @@ async def test_a_verdict_leaves_before_the_server_drafts():
         assert not session.sequence.memory.blocks and not drafter.blank
         drafter.go_on.set()
         await until(lambda: drafter.blank)
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
+        await cancelled(asking)

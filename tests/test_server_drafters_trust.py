@@ -13,7 +13,9 @@ from opensled.core.messages import DraftBlock, DraftToken, SamplingParams
 from opensled.core.protocol import common_prefix
 from scheduler.fcfs import Fcfs
 from scheduler.goodput.policy import Goodput
+from tests.drafters_beside import Returns
 from tests.fakes import FakeEngine, FakeText, continuation
+from tests.loops import cancelled, in_loop
 from tests.system import ask, running
 from verify_server.drafting import cacheback
 from verify_server.drafting.cacheback import ServerTables
@@ -26,16 +28,6 @@ PROMPTS = [[id, 2, 3] for id in range(1, 5)]
 EXPECTED = [tuple(continuation(prompt, 40)) for prompt in PROMPTS]
 FOUR = Fcfs(float("inf"), 4)
 SHORT = SamplingParams(temperature=0, max_tokens=4)
-
-
-class Returns(ServerDrafter):
-    """Returns whatever `make` makes."""
-
-    def __init__(self, make: Callable[[Sequence[Ask]], object]) -> None:
-        self._make = make
-
-    def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
-        return self._make(asks)  # type: ignore[return-value]
 
 
 class Forgetful(Returns):
@@ -110,23 +102,20 @@ def test_ids_of_numpy_are_ids():
 # -- tenants ----------------------------------------------------------------------------------------------------
 
 
-def of_tenants(
+@in_loop
+async def of_tenants(
     drafter: ServerDrafter, tenants: str, look: Callable[[], int], target: FakeEngine | None = None, **options
 ) -> list[int]:
     """One tenant after the other asks the same; by how much `look` grew with each."""
-
-    async def scenario():
-        found = []
-        async with running(target or engine(), drafter=drafter, policy=FOUR, **options) as network:
-            for tenant in tenants:
-                network.tenant, before = tenant, look()
-                await ask(network, LONG, NoneDrafter())
-                for session in network.manager.remembered:
-                    network.manager.forget(session)
-                found.append(look() - before)
-        return found
-
-    return asyncio.run(scenario())
+    found = []
+    async with running(target or engine(), drafter=drafter, policy=FOUR, **options) as network:
+        for tenant in tenants:
+            network.tenant, before = tenant, look()
+            await ask(network, LONG, NoneDrafter())
+            for session in network.manager.remembered:
+                network.manager.forget(session)
+            found.append(look() - before)
+    return found
 
 
 def engine(**options) -> FakeEngine:
@@ -219,9 +208,7 @@ async def test_what_sessions_leave_is_forgotten(make):
     async with running(engine(), drafter=drafter, policy=FOUR) as network:
         asking = [asyncio.ensure_future(ask(network, prompt, NoneDrafter())) for prompt in PROMPTS * 4]
         await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
-        for task in asking:
-            task.cancel()
-        await asyncio.gather(*asking, return_exceptions=True)
+        await cancelled(*asking)
         for session in network.manager.remembered:
             network.manager.forget(session)
         await ask(network, PROMPTS[0], NoneDrafter(), SHORT)

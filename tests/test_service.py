@@ -224,17 +224,8 @@ def test_relative_files_become_absolute(systemd, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "keys.txt").write_text("k")
     (tmp_path / "draft.gguf").write_text("k")
-    run(
-        "install",
-        "edge",
-        "--",
-        "--http-keys",
-        "keys.txt",
-        "--draft-model",
-        "draft.gguf",
-        "--personal-table",
-        "off",
-    )
+    flags = ("--http-keys", "keys.txt", "--draft-model", "draft.gguf", "--personal-table", "off")
+    run("install", "edge", "--", *flags)
     [line] = [line for line in systemd.unit("edge").read_text().splitlines() if line.startswith("ExecStart")]
     assert line.endswith(
         f"--http-keys {tmp_path}/keys.txt --draft-model {tmp_path}/draft.gguf --personal-table off"

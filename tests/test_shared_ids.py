@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from edge_client.drafters import DRAFTERS
-from edge_client.drafters.base import DrafterFactory
 from edge_client.drafters.shared_ids import SharedIdsDrafter
 from edge_client.drafters.vocabulary import BY_TEXT, SAME, Vocabulary, compare
 from opensled.core.errors import VocabularyMismatch
@@ -18,6 +17,7 @@ from opensled.core.sampling import Sampler, SparseSampler
 from opensled.core.vocabulary import fingerprint
 from opensled.text.tokenizer import TargetTokenizer
 from tests.drafter_contract import DrafterContract, ids, pull
+from tests.fakes import Made
 from tests.five_tokenizers import family
 from tests.tiny_drafts import TEXT, TINY_DRAFT, TOKENIZER_JSON, ToyDrafter, tiny_info, tiny_tokenizer
 
@@ -25,18 +25,8 @@ FOREIGN = frozenset({3, 9, 17})
 SHARED = Vocabulary("shared", 38, FOREIGN, stand_in=5)
 
 
-class SharedFactory(DrafterFactory):
-    name = "shared"
-
-    def create(self):
-        return SharedIdsDrafter(ToyDrafter(rolls_back=True), SHARED)
-
-
 class TestShared(DrafterContract):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def factory(cls):
-        return SharedFactory()
+    make = staticmethod(lambda: Made(lambda: SharedIdsDrafter(ToyDrafter(rolls_back=True), SHARED)))
 
 
 def edited(**names: str) -> TargetTokenizer:

@@ -8,29 +8,27 @@ import pytest
 from edge_client.drafters.base import NEAR, Drafter
 from edge_client.drafters.outage import FIRST_PAUSE, LONGEST_PAUSE, Outage
 from edge_client.drafters.streamed import LAG, Scored, StreamedDrafter
+from edge_client.drafters.window import Window
 from opensled.core.errors import DraftSourceError
 from opensled.core.messages import SamplingParams
 from opensled.core.noise import noise_key
 from opensled.core.sampling import DRAFT_CANDIDATES, Sampler, SparseSampler
 from tests.drafter_contract import DrafterContract, ids, other_than, pull
 from tests.emulated import Clock
-from tests.toy_stream import CONTEXT, ToyDrafter, ToyFactory, ToySource, logits_after
+from tests.fakes import Made
+from tests.toy_stream import CONTEXT, ToyDrafter, ToySource, logits_after
 
 PROMPT = (5, 6, 7, 8)
 
 
 class TestStreamed(DrafterContract):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def factory(cls):
-        return ToyFactory()
+    make = staticmethod(lambda: Made(lambda: StreamedDrafter(ToySource(), CONTEXT, Outage("toy"), Window())))
 
 
 class TestOneThatIsSlowToBegin(DrafterContract):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def factory(cls):
-        return ToyFactory(idle=3)
+    make = staticmethod(
+        lambda: Made(lambda: StreamedDrafter(ToySource(idle=3), CONTEXT, Outage("toy"), Window()))
+    )
 
 
 def sampler(kind: type[Sampler] = Sampler, **params: object) -> Sampler:

@@ -18,7 +18,9 @@ from lab.testbed.reference import Reference
 from opensled.cli import config
 from opensled.cli.main import CONFIGS, VERBS, _parser
 from opensled.models.store import model_path
+from tests.commands import opensled
 from tests.drafter_contract import DrafterContract
+from tests.home_page import anchors
 
 ROOT = Path(__file__).parents[1]
 STRUCTURE = (ROOT / "docs/structure.md").read_text()
@@ -109,12 +111,6 @@ def test_every_flag_of_the_readme_exists(flag):
     }
 
 
-def anchors(page: Path) -> set[str]:
-    """The anchors that GitHub makes of a page's headings."""
-    titles = re.findall(r"^#+ (.*)$", page.read_text(), re.M)
-    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
-
-
 LINKS = [(page, link) for page in PAGES for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text())]
 
 
@@ -171,9 +167,7 @@ def test_the_commands_and_the_snippet_run_as_written(monkeypatch):
     monkeypatch.setenv("OPENSLED_HTTP", "127.0.0.1:0")
     with Process(serve) as server:
         monkeypatch.setenv("OPENSLED_SERVER", server.wait_ready())
-        answer = subprocess.run(
-            [sys.executable, "-m", "opensled", *generate], capture_output=True, text=True, timeout=120
-        )
+        answer = opensled(*generate)
         assert answer.returncode == 0 and answer.stdout.strip()
         with Process(edge) as device:
             snippet = PYTHON[0].replace("127.0.0.1:8411", device.wait_ready())

@@ -11,6 +11,7 @@ from scheduler.cluster.directory import GRACE, WatchedDirectory
 from scheduler.cluster.placement import STALE
 from scheduler.cluster.supervisor import ClusterSpec, ClusterState, ReplicaSupervisor
 from tests.emulated import Clock
+from tests.loops import in_loop
 from tests.replicas import beat
 from tests.system import until
 
@@ -198,15 +199,12 @@ def state(*beats, up_s: float = 60.0, failures=None) -> ClusterState:
 ONE, OTHER = (beat("a"), 0.0), (beat("b"), 0.0)
 
 
-def looked(clock: Clock, *states: ClusterState | None, between: float = 0.0) -> WatchedDirectory:
+@in_loop
+async def looked(clock: Clock, *states: ClusterState | None, between: float = 0.0) -> WatchedDirectory:
     directory = WatchedDirectory(Source(*states), clock)
-
-    async def look():
-        for _ in states:
-            await directory.look()
-            clock.now += between
-
-    asyncio.run(look())
+    for _ in states:
+        await directory.look()
+        clock.now += between
     return directory
 
 

@@ -10,6 +10,7 @@ from edge_client.lengths.fixed import FixedLength
 from opensled.core.errors import EngineError, NonFiniteLogits
 from opensled.core.messages import Draft, DraftBlock, Failure, Open, SamplingParams
 from tests.fakes import IMPATIENT, POISON, FakeEngine, OracleDrafter, Weather, continuation, next_token
+from tests.loops import cancelled
 from tests.system import FOREVER, ask, running
 from verify_server.admission.session_manager import SessionLimits
 
@@ -138,8 +139,7 @@ async def test_a_reader_that_vanishes_in_any_state_frees_everything():
             task = asyncio.ensure_future(ask(network, PROMPT, OracleDrafter(0.7)))
             for _ in range(patience * 4):
                 await asyncio.sleep(0)
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await cancelled(task)
 
 
 async def test_two_sends_of_a_stream_never_overlap():

@@ -9,16 +9,9 @@ import pytest
 from edge_client.terminal.chat_view import View
 from edge_client.terminal.tail import DumbTail, LiveTail, Tail, tail_of
 from opensled.cli.colour import CODES, Palette
-from tests.vt import Terminal
+from tests.vt import Output, Terminal
 
 LETTERS = "abc dé 漢字👍\n"
-
-
-class Screen(io.StringIO):
-    """A terminal of a size, that keeps what it got."""
-
-    def isatty(self):
-        return True
 
 
 class SizedTail(LiveTail):
@@ -29,7 +22,7 @@ class SizedTail(LiveTail):
 
 
 def view_of(size, colours=True):
-    out = Screen()
+    out = Output()
     palette = Palette(colours)
     view = View(palette, chatty=True, out=out)
     view._tail = SizedTail(palette, out)
@@ -116,7 +109,7 @@ def test_a_guess_cannot_send_commands_to_the_terminal():
 
 def test_a_dumb_terminal_reads_a_guess_once(monkeypatch):
     monkeypatch.setenv("TERM", "dumb")
-    out = Screen()
+    out = Output()
     view = View(Palette(False), chatty=True, out=out)
     view.text("Once ")
     for guess in ("", "upon", "upon a", "upon a"):
@@ -130,7 +123,7 @@ def test_a_dumb_terminal_reads_a_guess_once(monkeypatch):
 
 def test_a_dumb_terminal_hears_once_that_a_prompt_is_read(monkeypatch):
     monkeypatch.setenv("TERM", "dumb")
-    out = Screen()
+    out = Output()
     view = View(Palette(False), chatty=True, out=out)
     for computed in (512, 1024):
         view.guess("", f"reading the prompt, {computed} of 6,596")
@@ -149,6 +142,6 @@ def test_pipes_get_nothing_but_text():
 
 def test_the_tail_fits_the_terminal(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
-    assert isinstance(tail_of(Screen(), Palette(True)), LiveTail)
+    assert isinstance(tail_of(Output(), Palette(True)), LiveTail)
     monkeypatch.delenv("TERM")
-    assert isinstance(tail_of(Screen(), Palette(True)), DumbTail)
+    assert isinstance(tail_of(Output(), Palette(True)), DumbTail)

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from unittest.mock import Mock
 
 import pytest
 
@@ -45,13 +46,9 @@ async def test_errors_reach_the_caller_and_free_the_thread():
     pool = TenantPool("test", 1)
     for _ in range(3):
         with pytest.raises(InvalidRequest, match="no"):
-            await pool.run("a", _refuse)
+            await pool.run("a", Mock(side_effect=InvalidRequest("no")))
     assert await pool.run("b", lambda: 1) == 1
     pool.close()
-
-
-def _refuse():
-    raise InvalidRequest("no")
 
 
 async def test_cancelling_sets_stop_and_keeps_the_thread_counted_until_it_ends(gate):

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -159,19 +160,16 @@ class Guests:
         return "".join(sorted(session.tenant for session in self.manager.loop.machine.sessions.values()))
 
 
-def with_idle_loop(check, **limits):
-    """Run `check(guests)` on a server whose loop stands still."""
-
-    async def scenario():
-        async with serving(limits=session_limits(**limits)) as (manager, _):
-            manager.loop.wake = lambda: None
-            await check(Guests(manager))
-
-    asyncio.run(scenario())
+@asynccontextmanager
+async def idle_server(**limits):
+    """The guests of a server whose loop stands still."""
+    async with serving(limits=session_limits(**limits)) as (manager, _):
+        manager.loop.wake = lambda: None
+        yield Guests(manager)
 
 
-def test_one_more_session_than_a_tenant_may_have():
-    async def check(guests):
+async def test_one_more_session_than_a_tenant_may_have():
+    async with idle_server(max_sessions=10, a=TenantLimits(2)) as guests:
         await guests.come("a", 2)
         with pytest.raises(Overloaded, match="all 2 sessions of your tenant are taken") as error:
             await guests.come("a")
@@ -179,14 +177,12 @@ def test_one_more_session_than_a_tenant_may_have():
         await guests.come("b", 5)
         assert guests.held() == "aabbbbb"
 
-    with_idle_loop(check, max_sessions=10, a=TenantLimits(2))
-
 
 @pytest.mark.parametrize(
     ("max_sessions", "limit"), [(9, TenantLimits(2)), (5, TenantLimits())], ids=["his limit", "the server's"]
 )
-def test_his_own_absent_session_gives_way_first(max_sessions, limit):
-    async def check(guests):
+async def test_his_own_absent_session_gives_way_first(max_sessions, limit):
+    async with idle_server(max_sessions=max_sessions, a=limit) as guests:
         gone, *_ = await guests.come("b", 3)
         first, second = await guests.come("a", 2)
         guests.manager.leave(gone)
@@ -195,11 +191,9 @@ def test_his_own_absent_session_gives_way_first(max_sessions, limit):
         assert second not in guests.manager.remembered and first in guests.manager.remembered
         assert gone in guests.manager.remembered and guests.held() == "aabbb"
 
-    with_idle_loop(check, max_sessions=max_sessions, a=limit)
 
-
-def test_absent_sessions_of_a_tenant_who_takes_no_more_are_safe():
-    async def check(guests):
+async def test_absent_sessions_of_a_tenant_who_takes_no_more_are_safe():
+    async with idle_server(max_sessions=6) as guests:
         gone = [*await guests.come("a", 2), *await guests.come("b", 2)]
         await guests.come("c", 2)
         for session in gone:
@@ -213,35 +207,27 @@ def test_absent_sessions_of_a_tenant_who_takes_no_more_are_safe():
             await guests.come("d")
         assert guests.held() == "abccdd"
 
-    with_idle_loop(check, max_sessions=6)
 
-
-def test_sessions_with_a_reader_never_give_way():
-    async def check(guests):
+async def test_sessions_with_a_reader_never_give_way():
+    async with idle_server(max_sessions=4) as guests:
         await guests.come("a", 4)
         with pytest.raises(Overloaded):
             await guests.come("b")
         assert guests.held() == "aaaa"
 
-    with_idle_loop(check, max_sessions=4)
 
-
-def test_errors_never_mention_others():
+async def test_errors_never_mention_others():
     """Names are what they must not tell, nor numbers of sessions that are not the asker's own."""
-
-    async def check(guests):
+    async with idle_server(max_sessions=7) as guests:
         await guests.come("mallory-inc", 7)
         with pytest.raises(Overloaded) as error:
             await guests.come("b")
         assert "mallory" not in str(error.value) and not any(c.isdigit() for c in str(error.value))
 
-    with_idle_loop(check, max_sessions=7)
 
-
-def test_prompts_being_tokenized_hold_places():
+async def test_prompts_being_tokenized_hold_places():
     """Else a tenant at his limit could keep every core busy with prompts that find no place."""
-
-    async def check(guests):
+    async with idle_server(max_sessions=9, a=TenantLimits(2)) as guests:
         manager = guests.manager
         manager.inputs.text = text = HeldText()
         opening = [asyncio.ensure_future(manager.open(Open("text", LONG), "a")) for _ in range(2)]
@@ -255,14 +241,12 @@ def test_prompts_being_tokenized_hold_places():
         await asyncio.gather(*opening, other)
         assert guests.held() == "aab" and not manager._admission._arriving
 
-    with_idle_loop(check, max_sessions=9, a=TenantLimits(2))
-
 
 # -- resume tokens ----------------------------------------------------------------------------------------
 
 
-def test_a_resume_token_belongs_to_its_tenant():
-    async def check(guests):
+async def test_a_resume_token_belongs_to_its_tenant():
+    async with idle_server(max_sessions=9) as guests:
         manager = guests.manager
         message = Open(PROMPT, LONG)
         session, opened = await manager.open(message, "a")
@@ -276,11 +260,9 @@ def test_a_resume_token_belongs_to_its_tenant():
         assert (await manager.open(dataclasses.replace(stolen, resume_token=forged), "b"))[0] is not session
         assert guests.held() == "abb"
 
-    with_idle_loop(check, max_sessions=9)
 
-
-def test_resuming_needs_no_further_place():
-    async def check(guests):
+async def test_resuming_needs_no_further_place():
+    async with idle_server(max_sessions=1, a=TenantLimits(1)) as guests:
         session, opened = await guests.manager.open(Open(PROMPT, LONG), "a")
         guests.manager.loop.attach(
             session, len(PROMPT)
@@ -288,11 +270,9 @@ def test_resuming_needs_no_further_place():
         again = Open(PROMPT, LONG, resume_token=opened.resume_token)
         assert (await guests.manager.open(again, "a"))[0] is session
 
-    with_idle_loop(check, max_sessions=1, a=TenantLimits(1))
 
-
-def test_a_device_that_went_on_elsewhere_begins_anew_in_the_place_of_its_older_session():
-    async def check(guests):
+async def test_a_device_that_went_on_elsewhere_begins_anew_in_the_place_of_its_older_session():
+    async with idle_server(max_sessions=1, a=TenantLimits(1)) as guests:
         manager = guests.manager
         session, opened = await manager.open(Open(PROMPT, LONG), "a")
         outbox = manager.loop.attach(session, len(PROMPT))
@@ -301,5 +281,3 @@ def test_a_device_that_went_on_elsewhere_begins_anew_in_the_place_of_its_older_s
         assert anew is not session and manager.remembered == (anew,)
         assert anew.sequence.tokens == [*PROMPT, 5, 6] and anew.sequence.confirmed == len(PROMPT) + 2
         assert await outbox.get() is None, "the older stream ends"
-
-    with_idle_loop(check, max_sessions=1, a=TenantLimits(1))

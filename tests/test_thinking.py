@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -18,14 +17,24 @@ from opensled.core.messages import ChatMessage, ThoughtTags
 from opensled.core.template_variables import read_variables
 from opensled.text.tokenizer import TargetTokenizer
 from tests.fakes import IMPATIENT, MemoryNetwork, Weather
-from tests.thinking_world import TAGS, asks, folder, template, thinking
+from tests.thinking_world import (
+    CALLED,
+    TAGS,
+    TOOLS,
+    asked,
+    asks,
+    chat,
+    folder,
+    messages,
+    ollama,
+    responses,
+    template,
+    thinking,
+)
 from tests.tiny_drafts import tiny_info
 from verify_server.text.hf_text import HFText
 
-TOOLS = [{"type": "function", "function": {"name": "light", "parameters": {
-    "type": "object", "properties": {"on": {"type": "boolean"}}, "required": ["on"]}}}]  # fmt: skip
 CALL = '<tool_call>\n{"name": "light", "arguments": {"on": true}}\n</tool_call>'
-CALLED = [("light", {"on": True})]
 FORM = {"type": "json_schema", "json_schema": {"name": "a", "schema": {
     "type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"],
     "additionalProperties": False}}}  # fmt: skip
@@ -51,139 +60,6 @@ CASES: list[tuple[str, str, str, list[Any], dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-class Told:
-    """One answer as an API tells it."""
-
-    def __init__(self) -> None:
-        self.thoughts = self.text = self.reason = ""
-        self.calls: list[tuple[str, Any]] = []
-        self.counted: int | None = None
-
-    def __eq__(self, other: object) -> bool:
-        return vars(self) == vars(other)
-
-    def __repr__(self) -> str:
-        return repr(vars(self))
-
-
-async def chat(client: Any, body: dict[str, Any], stream: bool) -> Told:
-    body = {**body, "stream": stream, **({"stream_options": {"include_usage": True}} if stream else {})}
-    told, arguments = Told(), []
-    response = await client.post("/v1/chat/completions", json=body)
-    assert response.status_code == 200, response.text
-    replies = (
-        [json.loads(line[6:]) for line in response.text.splitlines() if line.startswith("data: {")]
-        if stream
-        else [response.json()]
-    )
-    for reply in replies:
-        for choice in reply["choices"]:
-            piece = choice.get("delta") or choice.get("message") or {}
-            told.thoughts += piece.get("reasoning_content") or ""
-            assert not (piece.get("reasoning_content") and told.text and stream), "thoughts come first"
-            told.text += piece.get("content") or ""
-            told.reason = choice["finish_reason"] or told.reason
-            for call in piece.get("tool_calls") or ():
-                if "id" in call:
-                    arguments.append([call["function"]["name"], ""])
-                arguments[-1][1] += call["function"]["arguments"]
-        if reply.get("usage"):
-            told.counted = reply["usage"]["completion_tokens_details"]["reasoning_tokens"]
-    told.calls = [(name, json.loads(text)) for name, text in arguments]
-    return told
-
-
-async def responses(client: Any, body: dict[str, Any], stream: bool) -> Told:
-    body = {**body, "input": body["messages"], "stream": stream}
-    del body["messages"]
-    if "max_tokens" in body:
-        body["max_output_tokens"] = body.pop("max_tokens")
-    if form := body.pop("response_format", None):
-        body["text"] = {"format": {"type": "json_schema", **form["json_schema"]}}
-    body["tools"] = [{"type": "function", **tool["function"]} for tool in body.get("tools", ())]
-    response = await client.post("/v1/responses", json=body)
-    assert response.status_code == 200, response.text
-    if not stream:
-        return _of_response(response.json())
-    events = [json.loads(line[6:]) for line in response.text.splitlines() if line.startswith("data: ")]
-    assert [event["sequence_number"] for event in events] == list(range(len(events)))
-    deltas = Told()
-    for event in events:
-        deltas.thoughts += event["delta"] if event["type"] == "response.reasoning_text.delta" else ""
-        deltas.text += event["delta"] if event["type"] == "response.output_text.delta" else ""
-    told = _of_response(events[-1]["response"])
-    assert (deltas.thoughts, deltas.text) == (told.thoughts, told.text)
-    added = [event["item"]["id"] for event in events if event["type"] == "response.output_item.added"]
-    assert added == [item["id"] for item in events[-1]["response"]["output"]]
-    return told
-
-
-def _of_response(response: dict[str, Any]) -> Told:
-    told = Told()
-    for number, item in enumerate(response["output"]):
-        if item["type"] == "reasoning":
-            assert number == 0 and item["summary"] == []
-            told.thoughts += "".join(part["text"] for part in item["content"])
-        if item["type"] == "message":
-            told.text += "".join(part["text"] for part in item["content"])
-        if item["type"] == "function_call":
-            told.calls.append((item["name"], json.loads(item["arguments"])))
-    told.counted = response["usage"]["output_tokens_details"]["reasoning_tokens"]
-    told.reason = {"completed": "stop", "incomplete": "length"}[response["status"]]
-    return told
-
-
-async def ollama(client: Any, body: dict[str, Any], stream: bool) -> Told:
-    options = {"temperature": body["temperature"], "seed": body["seed"], **body.get("options", {})}
-    body = {**body, "stream": stream, "options": options}
-    body["options"] |= {"top_k": 0, "top_p": 1, "num_predict": body.pop("max_tokens", 400)}
-    for name in ("temperature", "seed"):
-        del body[name]
-    if form := body.pop("response_format", None):
-        body["format"] = form["json_schema"]["schema"]
-    if body.pop("tool_choice", ""):
-        body["tool_choice"] = "auto"  # it has no other
-    if "enable_thinking" in body:
-        body["think"] = body.pop("enable_thinking")
-    response = await client.post("/api/chat", json=body)
-    assert response.status_code == 200, response.text
-    told = Told()
-    for line in response.text.splitlines():
-        reply = json.loads(line)
-        told.thoughts += reply["message"].get("thinking", "")
-        told.text += reply["message"]["content"]
-        told.calls += [(call["function"]["name"], call["function"]["arguments"])
-                       for call in reply["message"].get("tool_calls", ())]  # fmt: skip
-        told.reason = reply.get("done_reason", told.reason)
-    return told
-
-
-async def messages(client: Any, body: dict[str, Any], stream: bool) -> Told:
-    tools = [tool["function"] for tool in body.get("tools", ())]
-    tools = [{"name": tool["name"], "input_schema": tool["parameters"]} for tool in tools]
-    body = {**body, "stream": stream, "stop_sequences": body.get("stop", []), "tools": tools}
-    response = await client.post(
-        "/v1/messages", json={name: body[name] for name in body if name not in ("seed", "stop")}
-    )
-    assert response.status_code == 200, response.text
-    lines = [json.loads(line[6:]) for line in response.text.splitlines() if line.startswith("data: ")]
-    pieces = [{**line.get("content_block", {}), **line.get("delta", {})} for line in lines]
-    told, inputs = Told(), list[str]()
-    for piece in pieces if stream else [*response.json()["content"], response.json()]:
-        told.thoughts += piece.get("thinking", "")
-        told.text += piece.get("text", "")
-        if piece.get("type") == "tool_use":
-            told.calls.append((piece["name"], None))
-            inputs.append("" if stream else json.dumps(piece["input"]))
-        if "partial_json" in piece:
-            inputs[-1] += piece["partial_json"]
-        told.reason = {"max_tokens": "length"}.get(
-            reason := piece.get("stop_reason"), reason and "stop"
-        ) or told.reason
-    told.calls = [(name, json.loads(text)) for (name, _), text in zip(told.calls, inputs, strict=True)]
-    return told
-
-
 APIS = (chat, responses, ollama)
 
 
@@ -192,16 +68,6 @@ def written(kind: str, prompt_opens: bool, script: str) -> str:
     start, end = TAGS[kind]
     text = script.replace("|", end, 1)
     return text if prompt_opens else f"{start}\n{text}"
-
-
-def asked(text: str, temperature: float = 0, **more: Any) -> dict[str, Any]:
-    return {
-        "messages": [{"role": "user", "content": asks(text)}],
-        "temperature": temperature,
-        "seed": 5,
-        "max_tokens": 400,
-        **more,
-    }
 
 
 KINDS = list(itertools.product(("added", "special", "spelled"), (True, False)))

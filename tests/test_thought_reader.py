@@ -17,6 +17,7 @@ from opensled.text.painter import Painter
 from opensled.text.thinking import KNOWN, Start, ThoughtReader, reader_of, start_of, thoughts_by_key
 from opensled.text.tokenizer import TargetTokenizer
 from tests.guiding import EOS, IM_END, LIGHT, PADDED, WAIT, ids, tagged_tokenizer
+from tests.thinking_world import whole
 from verify_server.text.guide import GuideCompiler
 
 THINK = KNOWN[0]
@@ -184,10 +185,6 @@ GRAMMARS = [
 def guides(template: str) -> GuideCompiler:
     calls = call_forms.TAGGED if "<tool_call>" in template else call_forms.BARE
     return GuideCompiler(tagged_tokenizer(), PADDED, (IM_END, EOS), template, calls)
-
-
-def whole(mask: bytes, token: int) -> bool:
-    return bool(mask[token // 8] >> token % 8 & 1)
 
 
 @pytest.mark.parametrize(("template", "guide", "prompt", "text", "is_whole"), GRAMMARS)

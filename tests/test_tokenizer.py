@@ -5,17 +5,19 @@ import re
 import resource
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from edge_client.drafters.tables_command import read_tokenizer
 from edge_client.link.tokenizer_cache import load
 from opensled.core.errors import InvalidRequest, ProtocolError, VocabularyMismatch
 from opensled.text.answer_text import StopStrings, TextStream
 from opensled.text.tokenizer import TargetTokenizer
+from tests.five_tokenizers import TOKENIZERS
 from tests.layers import EVERYTHING
 from tests.tiny_drafts import TOKENIZER_JSON, tiny_info, tiny_tokenizer
 from tests.tiny_gguf import random_gguf
@@ -25,47 +27,6 @@ from verify_server.text.hf_text import HFText
 ROOT = Path(__file__).parents[1]
 
 
-def _tokenizer(pieces, model, decoder, special="<s>") -> TargetTokenizer:
-    tokenizer = Tokenizer(model({piece: index for index, piece in enumerate(pieces)}))
-    tokenizer.decoder = decoder
-    tokenizer.add_special_tokens([AddedToken(special, special=True)])
-    tokenizer.add_tokens([AddedToken("<tool>", special=False)])
-    return TargetTokenizer(tokenizer.to_str().encode())
-
-
-def sentencepiece() -> TargetTokenizer:
-    """Llama-2 style: a lost first space, raw bytes for what has no piece."""
-    raw = [f"<0x{byte:02X}>" for byte in range(256)]
-    decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    )
-    pieces = ["<unk>", *raw, "▁", "▁▁", "▁the", "a", "b", "é", "你", "\ufffd"]
-    return _tokenizer(pieces, lambda vocab: models.BPE(vocab, [], unk_token="<unk>"), decoder)
-
-
-def metaspace() -> TargetTokenizer:
-    pieces = ["<unk>", "▁", "▁the", "the", "a", "b", "é"]
-    return _tokenizer(pieces, lambda vocab: models.BPE(vocab, []), decoders.Metaspace())
-
-
-def wordpiece() -> TargetTokenizer:
-    """Spaces between words and none before marks: what a token shows depends on its neighbour."""
-    pieces = ["[UNK]", "the", "##re", "a", ".", ",", "n't", "'s", "##é"]
-    return _tokenizer(pieces, lambda vocab: models.WordPiece(vocab, unk_token="[UNK]"), decoders.WordPiece())
-
-
-def word_suffix() -> TargetTokenizer:
-    pieces = ["the</w>", "a", "b</w>", "é</w>"]
-    return _tokenizer(pieces, lambda vocab: models.BPE(vocab, []), decoders.BPEDecoder("</w>"))
-
-
-TOKENIZERS = {
-    "byte-level": tiny_tokenizer(),
-    "sentencepiece": sentencepiece(),
-    "metaspace": metaspace(),
-    "wordpiece": wordpiece(),
-    "word-suffix": word_suffix(),
-}
 EMOJI = "naïve 你好 👩‍👩‍👧‍👦 ünï \ufffd 🏳️‍🌈!"
 
 
@@ -178,14 +139,13 @@ def load_now(info, fetch, cache_dir=None):
     return asyncio.run(load(info, fetched, cache_dir))
 
 
-def no_fetch() -> bytes:
-    raise AssertionError("the cache was there")
-
-
 def test_fetches_once_and_then_reads_the_cache(tmp_path):
     cache = tmp_path / "deep" / "cache"
     load_now(tiny_info(), lambda: TOKENIZER_JSON, cache)
-    assert load_now(tiny_info(), no_fetch, cache).pieces == tiny_tokenizer().pieces
+    assert (
+        load_now(tiny_info(), Mock(side_effect=AssertionError("the cache was there")), cache).pieces
+        == tiny_tokenizer().pieces
+    )
     assert [path.name for path in cache.iterdir()] == [f"{tiny_info().tokenizer_hash}.json"]
 
 

@@ -2,8 +2,7 @@
 
 import asyncio
 import json
-import subprocess
-import sys
+from contextlib import closing
 
 import pytest
 
@@ -14,85 +13,15 @@ from opensled.cli.top_view import bar, frame, sparkline
 from opensled.core.errors import OpenSledError, Unreachable, UsageError
 from opensled.metrics.exposition import MetricsPort
 from opensled.metrics.registry import Metric
-from opensled.metrics.scrape import Between, Sample, scrape
+from opensled.metrics.scrape import Between, scrape
 from tests.answering import answering
+from tests.commands import opensled
+from tests.scraping import AFTER, BEFORE, GATEWAY, sample
 from tests.serving import finish, linked, serving
 from tests.terminal import Screen
 from verify_server.front.server_metrics import metrics as server_metrics
 
 SERVE = ("serve", "--engine", "tests.fake_target:load", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0")
-
-
-def sample(at, **values):
-    """`name__label=value`; keys without a label have ""."""
-    return Sample(at, {tuple([*key.split("__"), ""][:2]): value for key, value in values.items()})
-
-
-BEFORE = sample(
-    10.0,
-    steps_total=100,
-    step_seconds_sum=2.0,
-    step_seconds_count=100,
-    step_sessions_sum=100,
-    step_sessions_count=100,
-    tokens_committed_total=1000,
-    tokens_unasked_total=1000,
-    requests_refused_total__overloaded=3,
-    draft_hints_total__0=5,
-)
-AFTER = sample(
-    12.0,
-    model_info__qwen=1,
-    steps_total=140,
-    step_seconds_sum=3.0,
-    step_seconds_count=140,
-    step_sessions_sum=260,
-    step_sessions_count=140,
-    step_tokens_sum=800,
-    step_tokens_count=40,
-    step_prediction_error_ratio=0.04,
-    tokens_committed_total=1400,
-    tokens_unasked_total=1100,
-    spec_decode_num_drafts_total=50,
-    spec_decode_num_draft_tokens_total=200,
-    spec_decode_num_accepted_tokens_total=122,
-    stale_drafts_total=2,
-    draft_tokens_sum=200,
-    draft_tokens_count=50,
-    draft_hints_total__0=6,
-    draft_hints_total__4=3,
-    sessions__live=9,
-    sessions__absent=1,
-    session_places=256,
-    sessions_waiting__device=5,
-    sessions_waiting__kv=1,
-    sessions_waiting__absent=1,
-    sessions_waiting__step=0,
-    sessions_opened_total__new=4,
-    sessions_opened_total__resumed=2,
-    requests_refused_total__overloaded=13,
-    failures_total__internal=2,
-    kv_tokens__free=800,
-    kv_tokens__cached=160,
-    kv_tokens__used=480,
-    kv_tokens__shared=160,
-    kv_evicted_tokens_total=128,
-    prefix_cache_hits_total=320,
-    preemptions_total=2,
-    **{"draft_rests__operator,gain": 0, "draft_rests__step,tokens": 4, "draft_rests__step,gain": 0.9},
-)
-GATEWAY = sample(
-    5.0,
-    streams_lost_total=0,
-    replica_sessions__a=3,
-    replica_sessions__b=0,
-    replica_places__a=8,
-    replica_places__b=8,
-    replica_step_seconds__a=0.02,
-    replica_draining__b=1,
-    replica_draining__a=0,
-    placements_total__a=7,
-)
 
 
 def test_figures_are_those_of_the_time_between():
@@ -180,13 +109,10 @@ def test_bars_and_graphs():
 
 async def test_a_real_server_is_read_back():
     async with serving() as (manager, address), linked(address) as link:
-        port = MetricsPort("127.0.0.1:0", server_metrics(manager))
-        try:
+        with closing(MetricsPort("127.0.0.1:0", server_metrics(manager))) as port:
             before = await asyncio.to_thread(scrape, port.address)
             await finish(link)
             found = figures(port.address, Between(before, await asyncio.to_thread(scrape, port.address)))
-        finally:
-            port.close()
     # The seconds, a few hundredths, are told in thousandths.
     assert found["tokens_per_s"] * found["seconds"] == pytest.approx(20, rel=0.05) and found["unasked"] == 1.0
     assert found["model"] == "fake"
@@ -247,8 +173,7 @@ def test_one_look_as_json_and_as_text(capsys):
         Metric("tokens_committed_total", "Tokens.", lambda: 7),
         Metric("kv_evicted_tokens_total", "Tokens.", lambda: 16),
     ]
-    port = MetricsPort("127.0.0.1:0", metrics)
-    try:
+    with closing(MetricsPort("127.0.0.1:0", metrics)) as port:
         assert top(TopConfig(metrics=port.address, interval=0.05, json=True)) == 0
         (found,) = json.loads(capsys.readouterr().out)["servers"]
         assert found["server"] == port.address and found["tokens_per_s"] == 0 and found["seconds"] >= 0.05
@@ -258,13 +183,10 @@ def test_one_look_as_json_and_as_text(capsys):
             top(TopConfig(metrics=f"{port.address},127.0.0.1:1", interval=0.05, json=True))
         told = json.loads(capsys.readouterr().out)["servers"]
         assert "tokens_per_s" in told[0] and "refused" in told[1]["error"]
-    finally:
-        port.close()
 
 
 def test_the_exit_code_of_a_script():
-    command = [sys.executable, "-m", "opensled", "top", "--metrics", "127.0.0.1:1"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    run = opensled("top", "--metrics", "127.0.0.1:1")
     assert run.returncode == 5 and run.stdout == "" and run.stderr.count("\n") == 1
     assert "start the server with --metrics" in run.stderr
 

@@ -70,8 +70,12 @@ class TreeBench(Bench):
         ]
 
 
-def test_the_right_path_among_garbage_commits_all_of_it_and_a_bonus():
-    bench = TreeBench()
+@pytest.fixture
+def bench():
+    return TreeBench()
+
+
+def test_the_right_path_among_garbage_commits_all_of_it_and_a_bonus(bench):
     a, b, c, bonus = bench.right(4)
     bad = wrong(a, b, c)
     nodes = [(bad[0], -1), (bad[1], 0), (a, -1), (bad[2], 2), (b, 2), (bad[3], 4), (c, 4), (bad[4], 0)]
@@ -84,8 +88,7 @@ def test_the_right_path_among_garbage_commits_all_of_it_and_a_bonus():
     assert bench.session.sequence.computed == len(bench.session.sequence.tokens) - 1
 
 
-def test_where_no_child_is_right_the_target_recovers():
-    bench = TreeBench()
+def test_where_no_child_is_right_the_target_recovers(bench):
     a, b = bench.right(2)
     bad = wrong(a, b)
     bench.grow(tree(5, (bad[0], -1), (bad[1], -1), (a, -1), (bad[0], 2), (bad[1], 2), (bad[2], 1)))
@@ -93,8 +96,7 @@ def test_where_no_child_is_right_the_target_recovers():
     bench.check_kv()
 
 
-def test_of_twins_the_longer_path_counts_wherever_it_grows():
-    bench = TreeBench()
+def test_of_twins_the_longer_path_counts_wherever_it_grows(bench):
     a, b, c, bonus = bench.right(4)
     bench.grow(tree(5, (a, -1), (wrong(b)[0], 0), (a, -1), (b, 2), (b, 2), (c, 4)))
     assert bench.step() == Verdict(5, (a, b, c, bonus), 3, 1)
@@ -131,8 +133,7 @@ def test_tokens_too_deep_to_commit_are_not_computed(max_tokens):
     assert bench.engine.computed == 5 + [0, 2, 4, 5][max_tokens - 1]
 
 
-def test_a_tree_that_arrives_late_keeps_what_grows_on_the_truth():
-    bench = TreeBench()
+def test_a_tree_that_arrives_late_keeps_what_grows_on_the_truth(bench):
     a, b, c, d, bonus = bench.right(5)
     bench.step()
     bad = wrong(a, b, c)
@@ -143,8 +144,7 @@ def test_a_tree_that_arrives_late_keeps_what_grows_on_the_truth():
     bench.check_kv()
 
 
-def test_a_tree_during_a_step_meets_the_new_truth_when_the_step_commits():
-    bench = TreeBench()
+def test_a_tree_during_a_step_meets_the_new_truth_when_the_step_commits(bench):
     a, b, bonus = bench.right(3)
     planned = bench.session.plan(Slice(1, 5, True), 0.0)
     bench.grow(tree(5, (wrong(a)[0], -1), (a, -1), (wrong(b)[0], 1), (b, 1)))
@@ -153,8 +153,7 @@ def test_a_tree_during_a_step_meets_the_new_truth_when_the_step_commits():
     assert bench.step() == Verdict(5, (a, b, bonus), 2, 1)
 
 
-def test_a_stale_tree_is_answered_without_computation():
-    bench = TreeBench()
+def test_a_stale_tree_is_answered_without_computation(bench):
     a = bench.step().tokens[0]
     computed = bench.engine.computed
     bench.grow(tree(5, (wrong(a)[0], -1), (wrong(a)[1], -1)))
@@ -170,8 +169,7 @@ def test_an_end_on_the_path_gets_no_bonus():
     assert (verdict.tokens, verdict.finish_reason) == (tuple(script[:2]), "stop")
 
 
-def test_logprobs_are_those_of_the_path():
-    bench = TreeBench()
+def test_logprobs_are_those_of_the_path(bench):
     bench.session.riders = (AnswerLogprobs(0),)
     a, b, bonus = bench.right(3)
     bench.grow(tree(5, (wrong(a)[0], -1), (a, -1), (wrong(b)[0], 1), (b, 1)))
@@ -199,8 +197,7 @@ def test_the_masks_of_a_tree_are_those_of_its_paths(seed):
 # Cutting
 
 
-def test_a_slice_takes_the_first_tokens_of_a_tree():
-    bench = TreeBench()
+def test_a_slice_takes_the_first_tokens_of_a_tree(bench):
     a, b = bench.right(2)
     bench.grow(tree(5, (a, -1), (wrong(a)[0], -1), (b, 0)))
     planned = bench.session.plan(Slice(1, 5, True, draft=2), 0.0)
@@ -209,8 +206,7 @@ def test_a_slice_takes_the_first_tokens_of_a_tree():
     assert bench.verdict() == Verdict(5, (a, b), 2, 1)  # b stands, although only the target itself said so
 
 
-def test_a_tree_of_one_branch_is_computed_as_a_chain():
-    bench = TreeBench()
+def test_a_tree_of_one_branch_is_computed_as_a_chain(bench):
     a, b, bonus = bench.right(3)
     bench.grow(tree(5, (a, -1), (b, 0)))
     planned = bench.session.plan(Slice(1, 5, True), 0.0)
@@ -219,8 +215,7 @@ def test_a_tree_of_one_branch_is_computed_as_a_chain():
     assert bench.verdict() == Verdict(5, (a, b, bonus), 2, 1)
 
 
-def test_a_quota_counts_all_branches():
-    bench = TreeBench()
+def test_a_quota_counts_all_branches(bench):
     bench.session.sources.device.budget.quota = quota = Quota(2.0, 0.0)  # 4 tokens at first
     a, b = bench.right(2)
     bench.grow(tree(5, (a, -1), (wrong(a)[0], -1), (wrong(a)[1], -1), (b, 0), (7, 0)))
@@ -232,8 +227,7 @@ def test_a_quota_counts_all_branches():
 
 
 @pytest.mark.parametrize(("reads", "branches"), [(0, 16), (100, 16), (16, 3), (15, 3), (1, 1)])
-def test_where_each_branch_reads_the_text_by_itself_a_tree_is_no_wider_than_it_may(reads, branches):
-    bench = TreeBench()
+def test_where_each_branch_reads_the_text_by_itself_a_tree_is_no_wider_than_it_may(reads, branches, bench):
     changed(bench.session, tree_reads=reads)
     bench.grow(tree(5, *[(id, -1) for id in range(1, 17)]))
     assert bench.session.plan(Slice(1, 5, True), 0.0).segment.rows == 1 + branches
@@ -310,8 +304,7 @@ def test_a_tree_counts_by_its_depth_in_what_is_known_of_a_device():
         ({}, tree(4, (1, -1)), InvalidRequest, "base"),
     ],
 )
-def test_a_bad_tree_is_a_typed_error_and_changes_nothing(change, block, error, field):
-    bench = TreeBench()
+def test_a_bad_tree_is_a_typed_error_and_changes_nothing(change, block, error, field, bench):
     changed(bench.session, **{"max_tree": 16} | change)
     with pytest.raises(error) as caught:
         bench.grow(block)
@@ -319,8 +312,7 @@ def test_a_bad_tree_is_a_typed_error_and_changes_nothing(change, block, error, f
     assert bench.session.sources.device.offer is None and len(bench.session.sequence.tokens) == 5
 
 
-def test_rule_ratio_refuses_a_tree_by_name_even_with_its_distributions():
-    bench = TreeBench()
+def test_rule_ratio_refuses_a_tree_by_name_even_with_its_distributions(bench):
     changed(bench.session, max_tree=0, rule=Ratio(secret=b"s" * 32))  # as the server opens it
     token = DraftToken(1, drawn_from=SparseDistribution((1,), (1.0,)))
     with pytest.raises(Unsupported, match="takes no draft trees"):

@@ -10,9 +10,10 @@ from opensled.core.messages import SamplingParams
 from opensled.models.store import model_file, model_path
 from scheduler.plan import Slice
 from tests.fakes import FakeEngine, FakeText, Silent, continuation
+from tests.loops import in_loop
 from tests.rounds import end
+from tests.sessions import Pressed
 from tests.system import ask, running
-from tests.test_kv_pressure import Pressed
 from verify_server.engine.llamacpp import llama_engine as llamacpp
 from verify_server.engine.torch import torch_engine
 from verify_server.round.session import Session
@@ -24,16 +25,13 @@ FEW = SamplingParams(temperature=0.0, max_tokens=6)
 ROOM = {"num_blocks": 200, "block_size": 4}
 
 
-def together(prompts: list[list[int]], engine: FakeEngine | None = None, **options) -> int:
+@in_loop
+async def together(prompts: list[list[int]], engine: FakeEngine | None = None, **options) -> int:
     """Positions that the target computes when all ask at the same moment; each text is what it writes alone."""
     engine = engine or FakeEngine(200)
-
-    async def body() -> None:
-        async with running(engine, **options) as network:
-            answers = await asyncio.gather(*(ask(network, prompt, Silent(), FEW) for prompt in prompts))
-        assert [answer.tokens for answer in answers] == [tuple(continuation(prompt, 6)) for prompt in prompts]
-
-    asyncio.run(body())
+    async with running(engine, **options) as network:
+        answers = await asyncio.gather(*(ask(network, prompt, Silent(), FEW) for prompt in prompts))
+    assert [answer.tokens for answer in answers] == [tuple(continuation(prompt, 6)) for prompt in prompts]
     return engine.computed
 
 

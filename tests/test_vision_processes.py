@@ -3,8 +3,6 @@
 import base64
 import json
 import random
-import subprocess
-import sys
 from contextlib import ExitStack
 from functools import cache
 
@@ -16,6 +14,7 @@ from lab.testbed.vision_reference import VisionReference
 from lab.training.vision.scenes import draw
 from opensled.cli.main import main
 from opensled.models.store import model_path
+from tests.commands import opensled
 from tests.vision_models import picture, vision_model
 
 QUESTION, MOST = "what is in the picture?", 16
@@ -52,19 +51,14 @@ def places(folder):
             yield address, http, device.wait_ready()
 
 
-def command(*arguments: str, **options) -> subprocess.CompletedProcess:
-    words = [sys.executable, "-m", "opensled", *arguments]
-    return subprocess.run(words, capture_output=True, text=True, timeout=120, **options)
-
-
 def test_generate_and_chat_show_a_picture(folder, places, words):
     address, *_ = places
     path = str(folder.parent / "door.png")
     asked = ("--server", address, "--drafter", "none", "--max-tokens", str(MOST), "--temperature", "0")
-    done = command("generate", *asked, "--image", path, QUESTION, "--json")
+    done = opensled("generate", *asked, "--image", path, QUESTION, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["token_ids"] == words[0]
-    said = command("chat", *asked, input=f"/image {path}\n{QUESTION}\n")
+    said = opensled("chat", *asked, input=f"/image {path}\n{QUESTION}\n")
     assert said.returncode == 0, said.stderr
     assert words[1] in said.stdout
 
@@ -104,7 +98,7 @@ def test_other_targets_refuse_pictures_by_name(folder):
     serve = ["serve", "--model", "tiny", "--engine", "llamacpp", "--listen", "127.0.0.1:0", "--json"]
     with Process(serve) as server:
         asked = ("--server", server.wait_ready(), "--drafter", "none", QUESTION)
-        done = command("generate", *asked, "--image", str(folder.parent / "door.png"))
+        done = opensled("generate", *asked, "--image", str(folder.parent / "door.png"))
     assert done.returncode and "reads text only" in done.stderr
 
 
@@ -168,7 +162,7 @@ CASES = [
 def test_tiny_vision_writes_the_same_with_every_drafter(tiny_vision, told, scene, own, drafter, temperature):
     asked = ("--server", tiny_vision(own), "--drafter", drafter, "--max-tokens", "24", "--threads", "1")
     shown = ("--image", str(scene), TOLD, "--temperature", str(temperature), "--seed", "5")
-    done = command("generate", *asked, *shown, "--json")
+    done = opensled("generate", *asked, *shown, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["token_ids"] == told(temperature)
 

@@ -2,8 +2,8 @@
 
 import json
 import os
-import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -11,13 +11,14 @@ import pytest
 from edge_client.device.config import DeviceConfig
 from edge_client.device.drafter_choice import FittingFactory
 from edge_client.drafters import llamacpp
-from lab.training.export_gguf import write_gguf
 from opensled.core.errors import ModelError, UnsupportedModel, UsageError
 from opensled.models import derived, llama_api, widened
 from opensled.models.gguf_file import read_head
 from opensled.models.llama import LlamaModel
 from opensled.models.store import cache_folder, model_path
 from tests.tiny_drafts import tiny_info, tiny_tokenizer
+from tests.tiny_gguf import source as source
+from tests.tiny_gguf import stored as stored
 from verify_server.engine.llamacpp import agreement
 from verify_server.engine.llamacpp.agreement import Agreement
 from verify_server.engine.torch.gguf_model import _values
@@ -33,18 +34,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Of this user, and empty."""
     monkeypatch.setenv("OPENSLED_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache" / "widened"
-
-
-@pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("stored") / "tiny-q8_0.gguf"
-    write_gguf(model_path("tiny"), path, "Q8_0")
-    return path
-
-
-@pytest.fixture
-def source(stored: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copy(stored, tmp_path / "tiny-q8_0.gguf"))
 
 
 def kinds(path: Path) -> set[int]:
@@ -131,12 +120,8 @@ def test_an_8b_model_is_never_widened_by_itself():
     assert widened.MAX_BYTES < 8e9 * 2
 
 
-def no_disk(folder: Path, needed: int) -> None:
-    raise ModelError(f"no room for {needed} bytes")
-
-
 def test_a_full_disk(source, cache, capsys, monkeypatch):
-    monkeypatch.setattr(derived, "require_room", no_disk)
+    monkeypatch.setattr(derived, "require_room", Mock(side_effect=ModelError("no room")))
     assert widened.file_to_run(source, "auto") == source
     assert "note: tiny-q8_0.gguf runs as it is stored" in capsys.readouterr().err
     with pytest.raises(ModelError, match="no room"):

@@ -14,6 +14,7 @@ import pytest
 
 from hw_profiles import detect
 from lab.testbed.processes import Process, settings
+from tests.commands import opensled
 
 ROOT = Path(__file__).parents[1]
 PLACES = (str(ROOT / "tests/without_linux"), str(ROOT), os.environ.get("PYTHONPATH", ""))
@@ -27,15 +28,7 @@ JSON = {
 
 
 def run(*arguments: str, code: int = 0, **variables: str) -> str:
-    command = [sys.executable, "-m", "opensled", *arguments]
-    done = subprocess.run(
-        command,
-        env={**os.environ, **BARE, **variables},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = opensled(*arguments, variables={**BARE, **variables}, stdin=subprocess.DEVNULL)
     assert done.returncode == code, done.stderr
     return done.stdout + done.stderr
 

@@ -1,17 +1,12 @@
 """How far a long command is: the time left from parts that are done, a line on a terminal, lines elsewhere."""
 
-import io
 import sys
 
 import pytest
 
 from opensled.process.work_progress import ERASE, LINE_SECONDS, WorkProgress
 from tests.emulated import Clock
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+from tests.vt import Output
 
 
 @pytest.fixture
@@ -49,7 +44,7 @@ def test_times_have_a_unit_that_fits(clock, seconds, said):
 
 
 def test_a_terminal_has_one_line_that_goes_away(clock, monkeypatch):
-    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setattr(sys, "stderr", Output())
     monkeypatch.setenv("COLUMNS", "40")
     with WorkProgress("testing", ["step"] * 4, clock) as progress:
         finish(progress, clock, "step", 5)

@@ -6,7 +6,7 @@ The user's text holds WRITE, the answer in hex, and END.
 import json
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,12 +16,10 @@ import httpx
 import numpy as np
 
 from edge_client.device.device import Device
-from edge_client.drafters.base import Drafter, DrafterFactory
 from edge_client.lengths.fixed import FixedLength
 from http_api.app import build_app
-from opensled.core.messages import DraftToken
 from opensled.text.tokenizer import TargetTokenizer
-from tests.fakes import FakeEngine
+from tests.fakes import FakeEngine, Made, OracleDrafter
 from tests.guiding import TINY
 from tests.http_serving import asking, http_serving
 from tests.serving import linked
@@ -153,35 +151,6 @@ class ScriptEngine(FakeEngine):
         return row
 
 
-class ScriptDrafts(DrafterFactory):
-    """Proposes the script, whatever a grammar says."""
-
-    name = "script"
-
-    def __init__(self, script: Script) -> None:
-        self._script = script
-
-    def create(self) -> Drafter:
-        return _ScriptDrafter(self._script)
-
-
-class _ScriptDrafter(Drafter):
-    def __init__(self, script: Script) -> None:
-        self._script, self._truth = script, list[int]()
-
-    def begin(self, prompt, sampler) -> None:
-        self._truth = list(prompt)
-
-    def propose(self) -> Iterator[DraftToken]:
-        context = list(self._truth)
-        while True:
-            context.append(self._script.next(context))
-            yield DraftToken(context[-1], 0.9)
-
-    def commit(self, tokens) -> None:
-        self._truth.extend(tokens)
-
-
 @asynccontextmanager
 async def thinking(at: Path, kind: str = "added", prompt_opens: bool = True, **options: Any):
     """Yields HTTP clients of a server that thinks and of a device with drafts, and the server's manager.
@@ -200,7 +169,14 @@ async def thinking(at: Path, kind: str = "added", prompt_opens: bool = True, **o
         linked(address) as link,
     ):
         tokenizer = TargetTokenizer(text.tokenizer_json)
-        device = Device(link, await link.describe(), tokenizer, ScriptDrafts(script), FixedLength(4), 2)
+        device = Device(
+            link,
+            await link.describe(),
+            tokenizer,
+            Made(lambda: OracleDrafter(1.0, target=script.next), "script"),
+            FixedLength(4),
+            2,
+        )
         transport = httpx.ASGITransport(build_app(device))
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", timeout=30) as edge:
             edge.device = device
@@ -211,3 +187,155 @@ async def thinking(at: Path, kind: str = "added", prompt_opens: bool = True, **o
 def asks(answer: str) -> str:
     """A user's text that makes the target write `answer`."""
     return f"WRITE{answer.encode().hex()}END"
+
+
+def whole(mask: bytes, token: int) -> bool:
+    return bool(mask[token // 8] >> token % 8 & 1)
+
+
+TOOLS = [{"type": "function", "function": {"name": "light", "parameters": {
+    "type": "object", "properties": {"on": {"type": "boolean"}}, "required": ["on"]}}}]  # fmt: skip
+CALLED = [("light", {"on": True})]
+
+
+class Told:
+    """One answer as an API tells it."""
+
+    def __init__(self) -> None:
+        self.thoughts = self.text = self.reason = ""
+        self.calls: list[tuple[str, Any]] = []
+        self.counted: int | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return vars(self) == vars(other)
+
+    def __repr__(self) -> str:
+        return repr(vars(self))
+
+
+async def chat(client: Any, body: dict[str, Any], stream: bool) -> Told:
+    body = {**body, "stream": stream, **({"stream_options": {"include_usage": True}} if stream else {})}
+    told, arguments = Told(), []
+    response = await client.post("/v1/chat/completions", json=body)
+    assert response.status_code == 200, response.text
+    replies = (
+        [json.loads(line[6:]) for line in response.text.splitlines() if line.startswith("data: {")]
+        if stream
+        else [response.json()]
+    )
+    for reply in replies:
+        for choice in reply["choices"]:
+            piece = choice.get("delta") or choice.get("message") or {}
+            told.thoughts += piece.get("reasoning_content") or ""
+            assert not (piece.get("reasoning_content") and told.text and stream), "thoughts come first"
+            told.text += piece.get("content") or ""
+            told.reason = choice["finish_reason"] or told.reason
+            for call in piece.get("tool_calls") or ():
+                if "id" in call:
+                    arguments.append([call["function"]["name"], ""])
+                arguments[-1][1] += call["function"]["arguments"]
+        if reply.get("usage"):
+            told.counted = reply["usage"]["completion_tokens_details"]["reasoning_tokens"]
+    told.calls = [(name, json.loads(text)) for name, text in arguments]
+    return told
+
+
+async def responses(client: Any, body: dict[str, Any], stream: bool) -> Told:
+    body = {**body, "input": body["messages"], "stream": stream}
+    del body["messages"]
+    if "max_tokens" in body:
+        body["max_output_tokens"] = body.pop("max_tokens")
+    if form := body.pop("response_format", None):
+        body["text"] = {"format": {"type": "json_schema", **form["json_schema"]}}
+    body["tools"] = [{"type": "function", **tool["function"]} for tool in body.get("tools", ())]
+    response = await client.post("/v1/responses", json=body)
+    assert response.status_code == 200, response.text
+    if not stream:
+        return _of_response(response.json())
+    events = [json.loads(line[6:]) for line in response.text.splitlines() if line.startswith("data: ")]
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    deltas = Told()
+    for event in events:
+        deltas.thoughts += event["delta"] if event["type"] == "response.reasoning_text.delta" else ""
+        deltas.text += event["delta"] if event["type"] == "response.output_text.delta" else ""
+    told = _of_response(events[-1]["response"])
+    assert (deltas.thoughts, deltas.text) == (told.thoughts, told.text)
+    added = [event["item"]["id"] for event in events if event["type"] == "response.output_item.added"]
+    assert added == [item["id"] for item in events[-1]["response"]["output"]]
+    return told
+
+
+def _of_response(response: dict[str, Any]) -> Told:
+    told = Told()
+    for number, item in enumerate(response["output"]):
+        if item["type"] == "reasoning":
+            assert number == 0 and item["summary"] == []
+            told.thoughts += "".join(part["text"] for part in item["content"])
+        if item["type"] == "message":
+            told.text += "".join(part["text"] for part in item["content"])
+        if item["type"] == "function_call":
+            told.calls.append((item["name"], json.loads(item["arguments"])))
+    told.counted = response["usage"]["output_tokens_details"]["reasoning_tokens"]
+    told.reason = {"completed": "stop", "incomplete": "length"}[response["status"]]
+    return told
+
+
+async def ollama(client: Any, body: dict[str, Any], stream: bool) -> Told:
+    options = {"temperature": body["temperature"], "seed": body["seed"], **body.get("options", {})}
+    body = {**body, "stream": stream, "options": options}
+    body["options"] |= {"top_k": 0, "top_p": 1, "num_predict": body.pop("max_tokens", 400)}
+    for name in ("temperature", "seed"):
+        del body[name]
+    if form := body.pop("response_format", None):
+        body["format"] = form["json_schema"]["schema"]
+    if body.pop("tool_choice", ""):
+        body["tool_choice"] = "auto"  # it has no other
+    if "enable_thinking" in body:
+        body["think"] = body.pop("enable_thinking")
+    response = await client.post("/api/chat", json=body)
+    assert response.status_code == 200, response.text
+    told = Told()
+    for line in response.text.splitlines():
+        reply = json.loads(line)
+        told.thoughts += reply["message"].get("thinking", "")
+        told.text += reply["message"]["content"]
+        told.calls += [(call["function"]["name"], call["function"]["arguments"])
+                       for call in reply["message"].get("tool_calls", ())]  # fmt: skip
+        told.reason = reply.get("done_reason", told.reason)
+    return told
+
+
+async def messages(client: Any, body: dict[str, Any], stream: bool) -> Told:
+    tools = [tool["function"] for tool in body.get("tools", ())]
+    tools = [{"name": tool["name"], "input_schema": tool["parameters"]} for tool in tools]
+    body = {**body, "stream": stream, "stop_sequences": body.get("stop", []), "tools": tools}
+    response = await client.post(
+        "/v1/messages", json={name: body[name] for name in body if name not in ("seed", "stop")}
+    )
+    assert response.status_code == 200, response.text
+    lines = [json.loads(line[6:]) for line in response.text.splitlines() if line.startswith("data: ")]
+    pieces = [{**line.get("content_block", {}), **line.get("delta", {})} for line in lines]
+    told, inputs = Told(), list[str]()
+    for piece in pieces if stream else [*response.json()["content"], response.json()]:
+        told.thoughts += piece.get("thinking", "")
+        told.text += piece.get("text", "")
+        if piece.get("type") == "tool_use":
+            told.calls.append((piece["name"], None))
+            inputs.append("" if stream else json.dumps(piece["input"]))
+        if "partial_json" in piece:
+            inputs[-1] += piece["partial_json"]
+        told.reason = {"max_tokens": "length"}.get(
+            reason := piece.get("stop_reason"), reason and "stop"
+        ) or told.reason
+    told.calls = [(name, json.loads(text)) for (name, _), text in zip(told.calls, inputs, strict=True)]
+    return told
+
+
+def asked(text: str, temperature: float = 0, **more: Any) -> dict[str, Any]:
+    return {
+        "messages": [{"role": "user", "content": asks(text)}],
+        "temperature": temperature,
+        "seed": 5,
+        "max_tokens": 400,
+        **more,
+    }

@@ -2,22 +2,25 @@
 
 import asyncio
 import random
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
+from types import SimpleNamespace
 
+from edge_client.device.device import Device
+from edge_client.lengths.fixed import FixedLength
 from edge_client.link.remote import RetryPolicy
 from edge_client.offline.modes import STALL, Offline
 from hw_profiles.step_cost import HardwareProfile
+from opensled.core.answer import Task
+from opensled.core.messages import SamplingParams
 from relay.opening import Relay
 from relay.uplink import Upstream
 from scheduler.fcfs import Fcfs
-from tests.fakes import (
-    VOCAB,
-    FakeText,
-    MemoryNetwork,
-    Weather,
-    next_token,
-)
+from tests.devices import TOKENIZER, OracleFactory
+from tests.fakes import VOCAB, FakeEngine, FakeText, MemoryNetwork, Weather, continuation, next_token
+from tests.loops import cancelled
+from tests.outages import INFO, Outages
 from tests.rounds import looping
+from tests.serving import PROMPT
 from tests.system import FOREVER, running
 from verify_server.admission.session_manager import SessionLimits
 from verify_server.round.loaded_model import ServedModel
@@ -87,8 +90,7 @@ async def relaying(
             await asyncio.sleep(0.001)
         await relay.stop()
     finally:
-        serving.cancel()
-        await asyncio.gather(serving, return_exceptions=True)
+        await cancelled(serving)
         relay.manager.close()
 
 
@@ -101,3 +103,51 @@ def errs(share, seed=0):
         return own if lot >= share else 1 + (own + 3) % (VOCAB - 3)
 
     return token
+
+
+LENGTH = 60
+TASK = Task(PROMPT, SamplingParams(temperature=0.0, max_tokens=LENGTH))
+EXPECTED = continuation(PROMPT, LENGTH)
+MIDDLE = errs(0.2)  # what the relay's model says
+QUICK = RetryPolicy(silence=20.0, first_retry=0.001, slowest_retry=0.004, first_open=0.03, give_up=60.0)
+
+
+@asynccontextmanager
+async def device(network, mode=STALL, takes_unverified=False, patience=QUICK, **offline):
+    made = Device(
+        network,
+        INFO,
+        TOKENIZER,
+        OracleFactory(),
+        FixedLength(4),
+        8,
+        patience,
+        offline=Offline(mode, look=0.01, **offline),
+        memory=SimpleNamespace(recall=lambda: None) if takes_unverified else None,
+    )
+    try:
+        yield made
+    finally:
+        for drafter in made._idle:
+            drafter.close()
+
+
+async def read(made, task=TASK, each=None):
+    """The chunks of an answer; `await each(chunk)` hears of them."""
+    found = []
+    async with aclosing(made.answer(task)) as chunks:
+        async for chunk in chunks:
+            found.append(chunk)
+            if each is not None:
+                await each(chunk)
+    return found
+
+
+def ids_of(chunks):
+    return [id for chunk in chunks for id in chunk.token_ids]
+
+
+def three(**options):
+    return tiers(
+        FakeEngine(num_blocks=200), FakeEngine(num_blocks=200, target=MIDDLE), network_type=Outages, **options
+    )

@@ -9,12 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from edge_client.drafters.base import Drafter, ModelDrafter
-from opensled.core.messages import (
-    DraftToken,
-    Limits,
-    ModelInfo,
-    RuleFacts,
-)
+from opensled.core.messages import DraftToken, Limits, ModelInfo, RuleFacts
 from opensled.core.vocabulary import fingerprint
 from opensled.drafting.table_file import TableFile
 from opensled.drafting.tables import LruTable, TableShape, as_rows

@@ -1,12 +1,16 @@
 """Random-weight GGUF files of a few thousand parameters, one per family, for tests of the llama.cpp engine."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import gguf
 import numpy as np
+import pytest
 
+from lab.training.export_gguf import write_gguf
+from opensled.models.store import model_path
 from tests.tiny_drafts import TOKENIZER_JSON
 
 WIDTH, HEADS, KV_HEADS, HEAD, FFN, LAYERS, CONTEXT = 48, 4, 2, 16, 80, 2, 512
@@ -170,8 +174,6 @@ _ARCHITECTURES = {
     "mamba": (_mamba, _mamba_tensors),
     "t5": (_t5, _t5_tensors),
 }
-
-
 SPM_WORDS = (
     "▁the",
     "▁th",
@@ -230,3 +232,15 @@ def sentencepiece_gguf(path: Path, prefix=True, template="", name="", more=(), a
         writer.add_tensor(name, chance.normal(size=shape).astype(np.float32))
     save(writer)
     return path
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("stored") / "tiny-q8_0.gguf"
+    write_gguf(model_path("tiny"), path, "Q8_0")
+    return path
+
+
+@pytest.fixture
+def source(stored: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copy(stored, tmp_path / "tiny-q8_0.gguf"))

@@ -4,10 +4,8 @@ from collections.abc import Generator, Sequence
 
 import numpy as np
 
-from edge_client.drafters.base import Drafter, DrafterFactory, ModelDrafter
-from edge_client.drafters.outage import Outage
-from edge_client.drafters.streamed import Scored, StreamedDrafter, TokenSource
-from edge_client.drafters.window import Window
+from edge_client.drafters.base import ModelDrafter
+from edge_client.drafters.streamed import Scored, TokenSource
 from opensled.core.errors import DraftSourceError
 
 VOCABULARY, CONTEXT, REACH = 2048, 400, 3
@@ -72,13 +70,3 @@ class ToySource(TokenSource):
 
     def close(self) -> None:
         self.closed = True
-
-
-class ToyFactory(DrafterFactory):
-    name = "toy"
-
-    def __init__(self, idle: int = 0) -> None:
-        self._idle = idle
-
-    def create(self) -> Drafter:
-        return StreamedDrafter(ToySource(idle=self._idle), CONTEXT, Outage("toy"), Window())

@@ -1,10 +1,12 @@
 """Questions about pictures to a random vision-language model, and what transformers alone would answer."""
 
+import base64
+
 import pytest
 
 from edge_client.drafters.none import NoneDrafter
 from lab.testbed.vision_reference import VisionReference
-from opensled.core.images import Image, TurnImage, digest_of
+from opensled.core.images import Image, ImageFacts, TurnImage, digest_of
 from opensled.core.messages import ChatMessage, SamplingParams
 from tests.fakes import OracleDrafter
 from tests.system import ask
@@ -72,3 +74,9 @@ def knowing(reference, words, seeds, params, acceptance=0.7) -> OracleDrafter:
     parts = [*[{"type": "image"} for _ in seeds], {"type": "text", "text": words}]
     prompt = reference.show([{"role": "user", "content": parts}], [picture(seed) for seed in seeds])
     return OracleDrafter(acceptance, target=target)
+
+
+FACTS = ImageFacts(token_id=3, rows=9)
+DATA = picture(1)
+TEXT = base64.b64encode(DATA).decode()
+URL = f"data:image/png;base64,{TEXT}"

@@ -1,10 +1,18 @@
 """The few things of a terminal (ECMA-48, DEC VT100) that the product's output uses, so that tests read the screen."""
 
+import io
 import re
 
 from edge_client.terminal.word_wrap import cells_of
 
 _SEQUENCE = re.compile(r"\x1b(?:\[([?0-9;]*)([A-Za-z])|([78D=>]))")
+
+
+class Output(io.StringIO):
+    """A terminal as a program sees it, which keeps what it got."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 class Terminal:

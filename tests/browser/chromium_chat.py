@@ -7,7 +7,7 @@ from playwright.sync_api import expect
 from lab.testbed.processes import free_port
 from tests.browser.fixtures import asked, edge, gated, served, until
 from tests.gated_target import reached
-from tests.test_offline_processes import LENGTH, QUESTION, expected_text
+from tests.outages import LENGTH, QUESTION, expected_text
 
 STORY = "Tell me a story about a fox."
 # Notes how long the answer is at each change

@@ -97,19 +97,9 @@ def tokenizer_json(data: bytes) -> None:
         tokenizer.encode('{"a": [1]}')
 
 
-def chat_body(data: bytes) -> None:
-    """The body of a chat request."""
-    counter().ask("/v1/chat/completions", bodies.body(Choices(data), bodies.CHAT))
-
-
-def completion_body(data: bytes) -> None:
-    """The body of a completion request."""
-    counter().ask("/v1/completions", bodies.body(Choices(data), bodies.COMPLETION))
-
-
-def page_chat_body(data: bytes) -> None:
-    """The body of a question of the page."""
-    counter().ask("/page/chat", bodies.body(Choices(data), bodies.PAGE_CHAT))
+def posted(path: str, known: dict[str, object]) -> Callable[[bytes], None]:
+    """The body of a request, made of the fields that are known."""
+    return lambda data: counter().ask(path, bodies.body(Choices(data), known))
 
 
 def page_switch_body(data: bytes) -> None:
@@ -125,26 +115,11 @@ def page_switch_body(data: bytes) -> None:
     room.kitchen.drafting = True
 
 
-def response_body(data: bytes) -> None:
-    """The body of a request for a response."""
-    counter().ask("/v1/responses", bodies.body(Choices(data), bodies.RESPONSE))
-
-
 def message_body(data: bytes) -> None:
     """The body of a request for a message of Anthropic's API, or for its tokens."""
     choose = Choices(data)
     path = choose.pick(("/v1/messages", "/v1/messages/count_tokens"))
     counter().ask(path, bodies.body(choose, bodies.MESSAGE))
-
-
-def ollama_chat_body(data: bytes) -> None:
-    """The body of a chat request of Ollama's API."""
-    counter().ask("/api/chat", bodies.body(Choices(data), bodies.OLLAMA_CHAT))
-
-
-def ollama_generate_body(data: bytes) -> None:
-    """The body of a request of Ollama's API to go on with a prompt."""
-    counter().ask("/api/generate", bodies.body(Choices(data), bodies.OLLAMA_GENERATE))
 
 
 @cache
@@ -290,14 +265,14 @@ TARGETS = {
     "relay_stream": Target(streams.relay_stream, 8, noise()),
     "describe_reply": Target(describe_reply, 4, (TOLD,)),
     "tokenizer_json": Target(tokenizer_json, 3, (b"\0" + small_tokenizer(), *noise())),
-    "chat_body": Target(chat_body, 5, noise()),
-    "completion_body": Target(completion_body, 3, noise()),
-    "page_chat_body": Target(page_chat_body, 3, noise()),
+    "chat_body": Target(posted("/v1/chat/completions", bodies.CHAT), 5, noise()),
+    "completion_body": Target(posted("/v1/completions", bodies.COMPLETION), 3, noise()),
+    "page_chat_body": Target(posted("/page/chat", bodies.PAGE_CHAT), 3, noise()),
     "page_switch_body": Target(page_switch_body, 2, noise()),
-    "response_body": Target(response_body, 4, noise()),
+    "response_body": Target(posted("/v1/responses", bodies.RESPONSE), 4, noise()),
     "message_body": Target(message_body, 4, noise()),
-    "ollama_chat_body": Target(ollama_chat_body, 3, noise()),
-    "ollama_generate_body": Target(ollama_generate_body, 2, noise()),
+    "ollama_chat_body": Target(posted("/api/chat", bodies.OLLAMA_CHAT), 3, noise()),
+    "ollama_generate_body": Target(posted("/api/generate", bodies.OLLAMA_GENERATE), 2, noise()),
     "image": Target(image, 4, PICTURES),
     "guide": Target(guide, 1, GUIDED),
     "schema": Target(schema, 1, noise()),

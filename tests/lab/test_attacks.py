@@ -9,44 +9,32 @@ import pytest
 
 from lab.benchmarks.attacks import frames
 from lab.benchmarks.attacks.__main__ import QUICK, main
-from lab.benchmarks.attacks.connection import Connection, Lost, Peer
+from lab.benchmarks.attacks.connection import Connection, Peer
 from lab.benchmarks.attacks.document import document, table
 from lab.benchmarks.attacks.kinds import ATTACKS
 from lab.benchmarks.attacks.measured import Outcome, Windows
 from lab.benchmarks.attacks.victim import Arrival, Record
 from lab.benchmarks.program import SPAWN
 from opensled.core.errors import UsageError
-from tests.serving import finish, linked, serving
-from verify_server.access.security import Tenants
+from tests.loops import in_loop
+from tests.serving import TENANTS, again, finish, linked, serving
 from verify_server.admission.session_manager import SessionLimits
 
-TENANTS = Tenants((("a good token", "attacker"), ("another token", "victim")))
 ENOUGH = 1  # units that an attack does before it is stopped
 
 
-def attacked(name: str) -> Counter[str]:
+@in_loop
+async def attacked(name: str) -> Counter[str]:
     """One connection's tally of this attack on a fake target; the server still answers another tenant afterwards."""
-
-    async def scenario():
-        limits = SessionLimits(max_sessions=64, max_draft=8, linger=0.05)
-        async with serving(tenants=TENANTS, limits=limits) as (_, address):
-            tally: Counter[str] = Counter()
-            attack, peer = ATTACKS[name], Peer(address, "a good token", "127.0.0.2")
-            running = lambda: tally[attack.unit] < ENOUGH  # noqa: E731
-            await asyncio.to_thread(again, attack.work, peer, running, tally)
-            async with linked(address, token="another token") as link:
-                assert len((await finish(link))[1]) == 20
-            return tally
-
-    return asyncio.run(scenario())
-
-
-def again(work, peer, running, tally):
-    while running():
-        try:
-            work(peer, running, tally)
-        except (Lost, OSError):
-            tally["lost"] += 1
+    limits = SessionLimits(max_sessions=64, max_draft=8, linger=0.05)
+    async with serving(tenants=TENANTS, limits=limits) as (_, address):
+        tally: Counter[str] = Counter()
+        attack, peer = ATTACKS[name], Peer(address, "a good token", "127.0.0.2")
+        running = lambda: tally[attack.unit] < ENOUGH  # noqa: E731
+        await asyncio.to_thread(again, attack.work, peer, running, tally)
+        async with linked(address, token="another token") as link:
+            assert len((await finish(link))[1]) == 20
+        return tally
 
 
 @pytest.mark.parametrize("name", ATTACKS)

@@ -1,6 +1,5 @@
 """`opensled bench drafts`: what it makes of answers and their times, and what it says follows; contributed rows."""
 
-import asyncio
 import json
 from itertools import repeat
 from math import isclose
@@ -16,6 +15,7 @@ from lab.testbed.bench_drafts.view import row_of, text_of
 from lab.testbed.client import StreamedReply
 from opensled.cli import main as cli
 from tests.draft_stubs import CompletionsHandler, narrator, stub_of
+from tests.loops import in_loop
 
 PAGE = Path(__file__).parents[2] / "docs" / "leaderboard.md"
 
@@ -78,18 +78,16 @@ def test_a_prediction_is_checked_where_the_server_tells_whether_it_drafts(curve,
     assert checked == found or found in checked["why"]
 
 
-def found_of(work, answer):
+@in_loop
+async def found_of(work, answer):
     """`work` with a target whose server answers so: a status, or a text."""
 
     def handle(request):
         said = answer(request)
         return httpx.Response(said) if isinstance(said, int) else httpx.Response(200, text=said)
 
-    async def run():
-        async with httpx.AsyncClient(base_url="http://made", transport=httpx.MockTransport(handle)) as http:
-            return await work(target.Target(http, "completions", {"model": "made"}))
-
-    return asyncio.run(run())
+    async with httpx.AsyncClient(base_url="http://made", transport=httpx.MockTransport(handle)) as http:
+        return await work(target.Target(http, "completions", {"model": "made"}))
 
 
 EVEN = [0.1 * n for n in range(1, 11)]

@@ -161,17 +161,8 @@ link = "ethernet"
 def test_the_command_measures_baselines_in_turns_and_says_where_its_figures_come_from(tmp_path, capsys):
     path, out = tmp_path / "fleet.toml", tmp_path / "figures.json"
     path.write_text(FLEET)
-    flags = [
-        "--baselines",
-        "centralized,device-only",
-        "--repeats",
-        "2",
-        "--warmup",
-        "0.5",
-        "--duration",
-        "1.5",
-    ]
-    words = ["bench", "serve", "--fleet", str(path), "--max-tokens", "8", "--seed", "5", *flags]
+    flags = ["--max-tokens", "8", "--seed", "5", "--repeats", "2", "--warmup", "0.5", "--duration", "1.5"]
+    words = ["bench", "serve", "--fleet", str(path), "--baselines", "centralized,device-only", *flags]
     assert cli.main([*words, "--json", "--out", str(out)]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document == json.loads(out.read_text())

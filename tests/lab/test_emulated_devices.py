@@ -1,6 +1,7 @@
 """Emulated devices: replayed or real, their time is the profile's and their blocks are the real drafter's."""
 
 import asyncio
+from contextlib import closing
 
 import pytest
 
@@ -258,14 +259,12 @@ async def blocks_of(drafts, trace: ItemTrace, item) -> list[DraftBlock]:
 
 
 @pytest.mark.parametrize("stop", [FixedLength(4), ConfidenceLength(8, confidence=0.5)])
-def test_a_replaying_device_drafts_what_the_real_one_drafts_in_the_same_time(stop, clock):
+async def test_a_replaying_device_drafts_what_the_real_one_drafts_in_the_same_time(stop, clock):
     """The blocks, and the passes that the same product code makes for them."""
     traces = read_traces(PACKAGED / "tiny-llamacpp.jsonl.gz").items
     items = {item.id: item for item in recorded_items()}
     live = PacedFactory(DRAFTERS.get("llamacpp")("tiny-draft", 1), speed()).create()
-    thread = DraftThread(live, stop)
-
-    async def scenario() -> None:
+    with closing(DraftThread(live, stop)) as thread:
         replay = ReplayDrafts({trace.prompt_ids: trace for trace in traces}, None, stop)
         for trace in traces[:12]:
             item, started, counted = items[trace.item], clock.now, replay.drafted
@@ -274,11 +273,6 @@ def test_a_replaying_device_drafts_what_the_real_one_drafts_in_the_same_time(sto
             assert [block.ids for block in real] == [block.ids for block in recorded]
             passes = replay.drafted - counted
             assert clock.now - started == pytest.approx(0.1 * passes, abs=1.0), "prompts are up to 100 tokens"
-
-    try:
-        asyncio.run(scenario())
-    finally:
-        thread.close()
     assert live.late_s == 0.0
 
 
@@ -322,7 +316,4 @@ def test_a_drafter_without_a_model_needs_no_pace():
 class TestPacedDrafters(DrafterContract):
     """The contract of all drafters."""
 
-    @pytest.fixture(scope="class")
-    @classmethod
-    def factory(cls):
-        return PacedFactory(DRAFTERS.get("llamacpp")("tiny-draft", 1), speed(1e9, 1e9))
+    make = staticmethod(lambda: PacedFactory(DRAFTERS.get("llamacpp")("tiny-draft", 1), speed(1e9, 1e9)))

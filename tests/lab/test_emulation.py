@@ -171,13 +171,8 @@ def test_the_environment_says_all_that_the_law_needs(monkeypatch):
 @pytest.mark.long
 def test_a_real_server_tells_its_totals_at_the_end():
     settings = environment(Server(accelerator="a100-80", engine="llamacpp"), 2.0)
-    words = [
-        "serve",
-        "--engine",
-        "lab.testbed.emulation.emulated_accelerator:load",
-        "--listen",
-        "127.0.0.1:0",
-    ]
+    engine = "lab.testbed.emulation.emulated_accelerator:load"
+    words = ["serve", "--engine", engine, "--listen", "127.0.0.1:0"]
     with Process(words, isolated=True, environment=settings) as server:
         generate = ["generate", "--server", server.wait_ready(), "hello", "--max-tokens", "12", "--json"]
         with Process(generate, isolated=True) as client:

@@ -29,15 +29,12 @@ def units(monkeypatch: pytest.MonkeyPatch) -> list[grid.Asked]:
                 asked.append(unit)
                 raise KeyboardInterrupt
             asked.append(unit)
-            yield unit, [PlaceCapacity(name, _users(unit, name), 2, 41, 40, 3) for name in unit.modes]
+            usual = 20 if unit.place.link == "wan-80" else 44
+            yield unit, [PlaceCapacity(name, ALONE.get(name, usual), 2, 41, 40, 3) for name in unit.modes]
 
     monkeypatch.setattr(grid, "_answered", made)
     monkeypatch.setattr(grid, "QUICK", AXES)
     return asked
-
-
-def _users(unit: grid.Asked, name: str) -> int:
-    return ALONE.get(name, 20 if unit.place.link == "wan-80" else 44)
 
 
 def test_a_grid_has_every_place_and_is_filled_where_a_run_was_ended(units, tmp_path, capsys):

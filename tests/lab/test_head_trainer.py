@@ -25,9 +25,8 @@ from lab.training.item import split_of
 from opensled.core.errors import NotFound, UsageError
 from opensled.core.messages import ChatMessage
 from opensled.models.store import model_file
-from tests.lab.test_head_training import around, drafts, heldout, pupil_of, saved, window
-from tests.lab.test_head_training import target as target
-from tests.test_collapse import collapse
+from tests.head_texts import around, collapse, drafts, heldout, pupil_of, saved, window
+from tests.head_texts import target as target
 from verify_server.drafting.heads.collapse import ROOT, Trie
 from verify_server.drafting.heads.head_file import load
 from verify_server.text.gguf_text import GgufText

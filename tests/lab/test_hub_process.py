@@ -55,17 +55,13 @@ async def test_several_links_lead_to_an_address_one_after_another():
     assert "127.0.0.1:7" not in (address, to)  # but the second link's
 
 
-def test_a_hub_makes_a_run_emulated_and_others_are_simulated_alone():
+async def test_a_hub_makes_a_run_emulated_and_others_are_simulated_alone():
     here = Fleet(Server(), (Group(),))
     assert label(here) == "real"
     assert label(replace(here, hub=HUB)) == "emulated"
-
-    async def served() -> None:
+    with pytest.raises(UsageError, match="others"):
         async with serving(Server(accelerator="h200", others=3)):
             pass
-
-    with pytest.raises(UsageError, match="others"):
-        asyncio.run(served())
 
 
 @pytest.mark.long

@@ -1,32 +1,16 @@
 """The link model: its percentiles, order, rate and losses, from seeded draws."""
 
 import statistics
-from dataclasses import replace
 
 import pytest
 
 from hw_profiles import catalog
-from hw_profiles.profiles import Quantity
 from lab.testbed.link_model import CORRELATION, MIN_RTO_S, TAILS, LinkModel, Way, Wire, way
 from opensled.core.errors import UsageError
+from tests.link_profiles import profile, without_loss
 
 LINKS = catalog.names("links")
 DRAWS = 50_000
-
-
-def exactly(value: float) -> Quantity:
-    return Quantity(value, value, value, "test")
-
-
-def profile(rtt=(0.0, 0.0), up=1e6, down=1e6, loss=0.0, burst=1.0):
-    median, p99 = map(exactly, rtt)
-    rates = {"up_mbit_s": exactly(up), "down_mbit_s": exactly(down)}
-    link = replace(catalog.link("wifi-good"), rtt_p50_ms=median, rtt_p99_ms=p99, **rates)
-    return replace(link, loss=exactly(loss), burst=burst)
-
-
-def without_loss(name: str):
-    return replace(catalog.link(name), loss=exactly(0.0))
 
 
 def round_trips(link, draws: int = DRAWS, seed: int = 1) -> list[float]:

@@ -25,32 +25,15 @@ from lab.testbed.simulated.events import Events
 from lab.testbed.simulated.links import ways
 from lab.testbed.simulated.sequences import scripts
 from lab.testbed.simulated.server import MAX_DRAFT
-from lab.testbed.traces import ItemTrace, Proposal, TraceSet
+from lab.testbed.traces import ItemTrace, TraceSet
 from opensled.core.errors import UsageError
 from opensled.core.messages import Draft, Limits, SamplingParams, Verdict
 from opensled.core.protocol import Truth, common_prefix
 from opensled.core.turns import Turn
 from tests.by_hand import HandLoop
-from tests.emulated import speed
+from tests.emulated import speed, steady
 
-WRONG, TOKENS = 7, 48
 Sent = tuple[float, int, int, float]  # when a block was sent, its base in the text, its tokens, its seconds
-
-
-def steady(seed: int, acceptance: float, tokens: int = TOKENS) -> ItemTrace:
-    """A drafter whose token at a position is right or wrong wherever it began to draft, as real ones are."""
-    rng = random.Random(seed)
-    text = tuple(rng.randrange(20, 2000) for _ in range(tokens))
-    drafted = [token if rng.random() < acceptance else WRONG for token in text]
-    sure = [round(rng.uniform(0.3, 1.0), 3) for _ in range(tokens + 8)]
-    proposals = []
-    for place in range(tokens):
-        right = common_prefix(drafted[place:], text[place:])
-        ids = [*text[place : place + right], *[WRONG] * 8][:8]
-        # What follows a wrong token is recorded no further than eight from where it was drafted: all alike here.
-        known = sure[place : place + right + 1]
-        proposals.append(Proposal(tuple(ids), tuple([*known, *known[-1:] * 8][:8])))
-    return ItemTrace(f"steady-{seed}", tuple(range(1, 31)), text, "length", tuple(proposals))
 
 
 @dataclass

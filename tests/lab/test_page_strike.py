@@ -15,6 +15,7 @@ from tests.fake_target import cycle
 from tests.fakes import OracleDrafter
 from tests.gated_target import SlowEngine
 from tests.http_serving import CONFIG, http_serving
+from tests.loops import cancelled, in_loop
 from tests.page_world import quick_looks
 from tests.serving import linked
 from tests.system import ask
@@ -38,16 +39,13 @@ async def target(tmp_path):
         kind = SimpleNamespace(http=True, replicas=0)
         yield SimpleNamespace(http=address, operator="operator", kind=kind, parts={})
         assert not asking.done()
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
+        await cancelled(asking)
 
 
-def strike(tmp_path):
-    async def scenario():
-        async with target(tmp_path) as one:
-            await asyncio.wait_for(use_page(one), 20)
-
-    asyncio.run(scenario())
+@in_loop
+async def strike(tmp_path):
+    async with target(tmp_path) as one:
+        await asyncio.wait_for(use_page(one), 20)
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ from lab.testbed.link_state import Alarm
 from opensled.core.errors import UsageError
 from opensled.net.address import host_port, join_host_port
 from tests.devices import device_on, read
-from tests.lab.test_link_model import profile, without_loss
+from tests.link_profiles import profile, without_loss
 from tests.serving import serving
 
 CALM = profile()  # no delay, no loss

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lab.benchmarks.cell_turns import PlannedRun, fleet_of, short_items, shortened
-from lab.testbed.baselines import BASELINES, DRAFT_BESIDE, OF_HEADS
+from lab.testbed.baselines import DRAFT_BESIDE, OF_HEADS
 from lab.testbed.cells import CELLS
 from lab.testbed.emulation.recorded_drafter import RecordedDrafter
 from lab.testbed.emulation.step_law import StepLaw
-from lab.testbed.fleet import Fleet, Group, Server, Wish
+from lab.testbed.fleet import Fleet, Wish
 from lab.testbed.load.load import Load
 from lab.testbed.load.run import run_fleet
 from lab.testbed.load.server_process import RECORDED, command, serving, unflagged
@@ -32,6 +32,7 @@ from scheduler.fcfs import Fcfs
 from scheduler.plan import Slice
 from tests.emulated import cost
 from tests.lab.made_traces import made
+from tests.lab.simulated_drafts import HUB, ask, fleet
 from verify_server.drafting.model import READ
 from verify_server.round.drafter import Ask
 from verify_server.round.offer import DraftLimits
@@ -45,12 +46,6 @@ from verify_server.rules.match import Match
 # Weights in 1 s, those of the draft in 0.1 s; positions cost next to nothing.
 LAW = StepLaw(cost(1.0, 4), cost(0.1, 4))
 SHORT = Load(warmup=2.0, duration=10.0)
-HUB = Server(accelerator="agx-orin", target="dense-8b", weight_bits=8, context=512)
-
-
-def fleet(name: str, length: int = 4, users: int = 4) -> Fleet:
-    group = Group(users, "orin-nano-super", "wifi-good", draft_length=length)
-    return BASELINES[name](Fleet(HUB, (group,)))
 
 
 # -- what it drafts, and what that takes ------------------------------------------------------------------------
@@ -59,13 +54,6 @@ def fleet(name: str, length: int = 4, users: int = 4) -> Fleet:
 def drafter_of(traces: TraceSet) -> tuple[RecordedDrafter, list[float]]:
     spent: list[float] = []
     return RecordedDrafter(traces.items, LAW, spent.append), spent
-
-
-def ask(traces: TraceSet, place: int, most: int = 4, session: int = 1) -> Ask:
-    """After `place` tokens of the first text."""
-    item = traces.items[0]
-    text = (*item.prompt_ids, *item.target_ids[:place])
-    return Ask(session, "", text, most, SamplingParams(), b"")
 
 
 def test_it_proposes_what_was_recorded_after_the_text_in_as_many_passes_as_tokens():
@@ -251,13 +239,10 @@ def test_a_server_process_is_told_of_its_drafter():
     assert none[none.index("--server-drafter") + 1] == "none"
 
 
-def test_without_a_recording_an_emulated_server_has_no_draft():
-    async def scenario() -> None:
+async def test_without_a_recording_an_emulated_server_has_no_draft():
+    with pytest.raises(UsageError, match="nothing is recorded"):
         async with serving(fleet("opensled").server):
             raise AssertionError("it must not start")
-
-    with pytest.raises(UsageError, match="nothing is recorded"):
-        asyncio.run(scenario())
 
 
 @pytest.mark.long

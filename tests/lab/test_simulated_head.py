@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from lab.testbed.baselines import BASELINES, DRAFT_BESIDE, OF_HEADS, OPENSLED, SERVER_SD, USUAL
+from lab.testbed.baselines import DRAFT_BESIDE, OF_HEADS, OPENSLED, SERVER_SD, USUAL
 from lab.testbed.emulation.draft_head import KINDS, OWN, HeadCost, HeadProfile
 from lab.testbed.emulation.emulated_accelerator import VARIABLE, environment
 from lab.testbed.emulation.recorded_drafter import load
@@ -19,11 +19,12 @@ from lab.testbed.planner import capacity_law as law
 from lab.testbed.planner.setting import assumed, of_fleet
 from lab.testbed.simulated.compare import throughput
 from lab.testbed.simulator import simulate
-from lab.testbed.traces import TraceSet, write_traces
+from lab.testbed.traces import write_traces
 from opensled.cli.main import main
 from opensled.core.errors import UsageError
 from opensled.core.messages import SamplingParams
 from tests.lab.made_traces import made
+from tests.lab.simulated_drafts import ask, fleet
 from verify_server.options.serve_config import ServeConfig
 from verify_server.round.draft_stage import DraftStage
 from verify_server.round.drafter import Ask
@@ -34,22 +35,11 @@ HUB = Server(accelerator="agx-orin", target="dense-8b", weight_bits=8, context=5
 every_kind = pytest.mark.parametrize("kind", OWN)
 
 
-def fleet(name: str, length: int = 4, users: int = 4) -> Fleet:
-    group = Group(users, "orin-nano-super", "wifi-good", draft_length=length)
-    return BASELINES[name](Fleet(HUB, (group,)))
-
-
 def law_of(kind: str) -> StepLaw:
     return StepLaw.of(replace(HUB, draft=kind))
 
 
 # -- what it drafts, and what that takes ------------------------------------------------------------------------
-
-
-def ask(traces: TraceSet, place: int, most: int = 4, session: int = 1) -> Ask:
-    """After `place` tokens of the first text."""
-    item = traces.items[0]
-    return Ask(session, "", (*item.prompt_ids, *item.target_ids[:place]), most, SamplingParams(), b"")
 
 
 @every_kind

@@ -59,19 +59,8 @@ def running():
     """The fleet while inside; readers begin with `read`."""
     with ExitStack() as stack:
         fleet = Fleet({f"opensled-{job}": {} for job in ("server", "relay", "gateway", "device")})
-        few = ["--max-sessions", str(MAX_SESSIONS), "--kv-tokens", "600"]
-        serve = [
-            "serve",
-            "--model",
-            "tiny",
-            "--listen",
-            "127.0.0.1:0",
-            "--dtype",
-            "float64",
-            "--threads",
-            "1",
-            *few,
-        ]
+        few = ["--max-sessions", str(MAX_SESSIONS), "--kv-tokens", "600", "--dtype", "float64"]
+        serve = ["serve", "--model", "tiny", "--listen", "127.0.0.1:0", "--threads", "1", *few]
         tokens = Path(stack.enter_context(TemporaryDirectory(prefix="opensled-tokens-")))
         (tokens / "all").write_text("".join(f"{_token(of)} {of}\n" for of in {*TENANTS.values()}))
         for name, tenant in TENANTS.items():
