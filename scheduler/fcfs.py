@@ -6,7 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hw_profiles.step_cost import HardwareProfile
-from scheduler.plan import BatchPlan, PolicyOptions, SessionView, Slice, Snapshot, fitting
+from scheduler.plan import (
+    BatchPlan,
+    PolicyOptions,
+    SessionView,
+    Slice,
+    Snapshot,
+    end_of_waits,
+    fitting,
+    may_decide,
+    room_for_prompts,
+)
 
 
 @dataclass(frozen=True)
@@ -22,25 +32,33 @@ class Fcfs:
         return cls(options.draft_wait, options.server_draft)
 
     def plan(self, snapshot: Snapshot, profile: HardwareProfile, now: float) -> BatchPlan:
-        budget = profile.max_step_tokens
-        slices = []
-        present = [session for session in snapshot.sessions if not session.absent]
-        for session, decide in self._in_turn(present, now):
-            piece = self._slice(session, decide, budget)
-            if piece is not None:
-                slices.append(piece)
-                budget -= piece.tokens
-                if piece.decide:
-                    budget -= min((session.device.tokens or 0) + (session.server.tokens or 0), budget)
-        return BatchPlan(tuple(slices), self._wake_at(present, now))
-
-    def _in_turn(self, present: Sequence[SessionView], now: float) -> list[tuple[SessionView, bool]]:
-        """The sessions that have something to compute, and whether they may decide."""
-        judged = [(session, self._may_decide(session, now)) for session in present]
-        work = [each for each in judged if each[1] or each[0].uncomputed > 1]
+        budget, slices = profile.max_step_tokens, []
+        deciding, prompts, ahead = self._work(snapshot.sessions, now)
+        kept = room_for_prompts(deciding, prompts, budget, _ready_since)
         # Short work first: a verification beside a long prompt costs the prompt little and the others nothing.
         # Last the KV that no reader waits for: it must not take the budget of the others.
-        return sorted(work, key=lambda each: (not each[1], each[0].uncomputed > 1))
+        for sessions, reserved, decide in ((deciding, kept, True), (prompts, 0, True), (ahead, 0, False)):
+            for session in sorted(sessions, key=_ready_since):
+                piece = self._slice(session, decide, budget - reserved)
+                if piece is not None:
+                    slices.append(piece)
+                    budget -= piece.tokens
+                    if piece.decide:
+                        drafted = (session.device.tokens or 0) + (session.server.tokens or 0)
+                        budget -= min(drafted, budget - reserved)
+        return BatchPlan(tuple(slices), end_of_waits(snapshot.sessions, self.draft_wait, now))
+
+    def _work(
+        self, sessions: Sequence[SessionView], now: float
+    ) -> tuple[list[SessionView], list[SessionView], list[SessionView]]:
+        """The sessions with one token to compute, with a prompt, and with KV to compute while their devices draft."""
+        deciding, prompts, ahead = [], [], []
+        for session in sessions:
+            if may_decide(session, self.draft_wait, now):
+                (prompts if session.uncomputed > 1 else deciding).append(session)
+            elif session.uncomputed > 1 and not session.absent:
+                ahead.append(session)
+        return deciding, prompts, ahead
 
     def _slice(self, session: SessionView, decide: bool, budget: int) -> Slice | None:
         wanted = session.uncomputed if decide else session.uncomputed - 1
@@ -56,19 +74,6 @@ class Fcfs:
             session.id, tokens, True, draft=fitting(device, left), own=fitting(server, room), ask=ask
         )
 
-    def _may_decide(self, session: SessionView, now: float) -> bool:
-        if session.device.tokens is not None:
-            return True
-        if session.paused:
-            return False
-        return session.server_drives or now >= session.waiting_since + self.draft_wait
 
-    def _wake_at(self, present: Sequence[SessionView], now: float) -> float | None:
-        """When the next session stops waiting for its device."""
-        waits = [
-            session.waiting_since + self.draft_wait
-            for session in present
-            if not session.server_drives and not session.paused and session.device.tokens is None
-        ]
-        wake_at = min((wait for wait in waits if wait > now), default=float("inf"))
-        return None if wake_at == float("inf") else wake_at
+def _ready_since(session: SessionView) -> float:
+    return session.ready_since

@@ -16,16 +16,26 @@ from edge_client.drafters.cacheback import CachebackFactory
 from edge_client.lengths.fixed import FixedLength
 from hw_profiles.step_cost import HardwareProfile, Roofline, StepCost
 from lab.testbed.soak.liar import SURE, Liar
+from scheduler import POLICIES as REGISTRY
 from scheduler import make_policy
 from scheduler.confidences import ConfidenceCalibration
 from scheduler.fcfs import Fcfs
 from scheduler.goodput.policy import Goodput
-from scheduler.goodput.step_budget import BACKGROUND_S
+from scheduler.goodput.step_budget import BACKGROUND_S, CREDIT_S
 from scheduler.plan import BatchPlan, OfferView, PolicyOptions, SchedulingPolicy, Slice, Snapshot
 from scheduler.static import Static
 from tests.gated_target import SlowEngine
 from tests.hypothesis_profiles import tried
-from tests.policy_contract import BUDGETS, Promises, crowd, profiles, require_contract, snapshots, then
+from tests.policy_contract import (
+    BUDGETS,
+    Promises,
+    Watched,
+    crowd,
+    profiles,
+    require_contract,
+    snapshots,
+    then,
+)
 from tests.policy_world import Habits, User, World
 from tests.system import ask, running
 from tests.views import viewed
@@ -37,6 +47,19 @@ MEMORY_BOUND = Roofline(read_s=0.03, token_s=1e-5)
 COMPUTE_BOUND = Roofline(read_s=1e-3, token_s=2e-3)
 COSTS = (CPU, MEMORY_BOUND, COMPUTE_BOUND)
 TOKENS = 40
+
+# Of every registered policy, in seconds of the clock; with other options, some of them once more.
+PROMISES = {
+    "goodput": Promises(trims=True, longest_wait=1.0, gives_way_s=BACKGROUND_S + CREDIT_S),
+    "fcfs": Promises(longest_wait=WAIT),
+    "static": Promises(longest_wait=WAIT, gives_way_s=WAIT),
+}
+POLICIES: dict[str, tuple[SchedulingPolicy, Promises]] = {
+    **{name: (make_policy(name, PolicyOptions(WAIT)), PROMISES[name]) for name in REGISTRY.names()},
+    "fcfs, patient": (Fcfs(inf), Promises(for_ever=True)),
+    "fcfs, impatient": (Fcfs(0.0), Promises(longest_wait=0.0)),
+    "static, by three": (Static(WAIT, 3), PROMISES["static"]),
+}
 
 GOOD = Habits()
 NONE = Habits(length=0)
@@ -99,12 +122,14 @@ def any_world(policy: SchedulingPolicy, seed: int, budget: int, cost: StepCost) 
     return world
 
 
-@tried(12)
+@pytest.mark.parametrize("name", [name for name, (_, promises) in POLICIES.items() if not promises.for_ever])
+@tried(6)
 @given(seed=st.integers(0, 2**32), budget=st.sampled_from((1, 2, 8, 64, 512)), cost=st.sampled_from(COSTS))
-def test_nobody_starves_whatever_the_devices_do(seed, budget, cost):
-    world = any_world(GOODPUT, seed, budget, cost)
+def test_nobody_starves_whatever_the_devices_do(name, seed, budget, cost):
+    world = any_world(Watched(*POLICIES[name]), seed, budget, cost)
     world.run()
-    require_nobody_starved(world)
+    if name == "goodput":
+        require_nobody_starved(world)
 
 
 def crowded(policy: SchedulingPolicy, habits: Habits = NONE) -> World:
@@ -125,11 +150,19 @@ def test_more_sessions_than_tokens_in_a_step_take_turns(habits):
     require_nobody_starved(world)
 
 
-def test_the_crowd_is_one_that_starves_under_first_come_first_served():
+class FirstTen:
+    """Serves only the first ten sessions there are."""
+
+    def plan(self, snapshot: Snapshot, profile: HardwareProfile, now: float) -> BatchPlan:
+        return Fcfs(WAIT).plan(replace(snapshot, sessions=snapshot.sessions[:10]), profile, now)
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_a_policy_that_starves_somebody_is_noticed(watched):
     """Else the tests above could not fail."""
-    world = crowded(Fcfs(WAIT))
-    world.run()
-    with pytest.raises(AssertionError, match="without a token"):
+    with pytest.raises(AssertionError, match="starve" if watched else "without a token"):
+        world = crowded(Watched(FirstTen(), PROMISES["fcfs"]) if watched else FirstTen())
+        world.run()
         require_nobody_starved(world)
 
 
@@ -210,14 +243,6 @@ def test_interactive_sessions_go_before_background_ones():
 # -- on snapshots of every kind ---------------------------------------------------------------------------------
 
 
-POLICIES: dict[str, tuple[SchedulingPolicy, Promises]] = {
-    "goodput": (Goodput(0.25), Promises(trims=True, longest_wait=1.0)),
-    "fcfs": (Fcfs(0.25), Promises(longest_wait=0.25)),
-    "fcfs, patient": (Fcfs(inf), Promises(for_ever=True)),
-    "fcfs, impatient": (Fcfs(0.0), Promises(longest_wait=0.0)),
-    "static": (Static(0.25), Promises(longest_wait=0.25)),
-    "static, by three": (Static(0.25, 3), Promises(longest_wait=0.25)),
-}
 ANY = HardwareProfile()
 PROMPT = viewed(1, 5, server_drives=True)
 every_policy = pytest.mark.parametrize("name", POLICIES)

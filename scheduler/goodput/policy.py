@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, inf
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -30,11 +30,18 @@ from scheduler.goodput.step_budget import (
     short_first,
     urgency,
 )
-from scheduler.plan import BatchPlan, OfferView, PolicyOptions, SessionView, Slice, Snapshot
+from scheduler.plan import (
+    BatchPlan,
+    OfferView,
+    PolicyOptions,
+    SessionView,
+    Slice,
+    Snapshot,
+    room_for_prompts,
+)
 
-JITTERS = 1.0  # usual deviations that a draft may be late before its session is decoded; 4 simulated alike
+LONGEST_WAIT_S = 1.0  # chosen: for a draft, from the departure of the verdict; a user sees a longer pause
 PRICES = 64  # chosen: places at most where the cost of a step is asked for; exact where rows are few
-PROMPTS = 0.25  # chosen: share of a full step for prompts; first tokens against the pace of answers
 WHOLE = 1e6  # above any price: a draft that was asked for as a whole is of little use as a part
 
 
@@ -102,9 +109,8 @@ class Goodput:
         found = Wait(session, inf, asked + self.draft_wait)
         if forecast is not None and forecast.drafts:
             away_s = forecast.away_s(device.hint or state.hints[session.id]) + forecast.jitter_s
-            # One long outage is no measure of the next.
-            late_s = min(JITTERS * forecast.jitter_s, away_s)
-            found = Wait(session, asked + away_s, asked + away_s + late_s + state.load.step_s)
+            patience_s = min(away_s + forecast.jitter_s + state.load.step_s, LONGEST_WAIT_S)
+            found = Wait(session, asked + away_s, asked + patience_s)
         state.waits[session.id] = found
         return found
 
@@ -142,7 +148,7 @@ def _slices(
 ) -> list[Slice]:
     """Slices of sessions that decide, then pieces of prompts with the rest of the step."""
     budget = profile.max_step_tokens
-    kept = min(ceil(PROMPTS * budget), sum([session.uncomputed for session in prompts]), budget - 1)
+    kept = room_for_prompts(deciding, prompts, budget, urgency)
     chosen = most_urgent(deciding, budget - kept)
     drafts, own = _verified_lengths(chosen, budget - kept - len(chosen), state.load.rate, profile)
     budget -= len(chosen) + sum(drafts) + sum(filter(None, own))
