@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hw_profiles.step_cost import HardwareProfile
@@ -33,32 +32,24 @@ class Fcfs:
 
     def plan(self, snapshot: Snapshot, profile: HardwareProfile, now: float) -> BatchPlan:
         budget, slices = profile.max_step_tokens, []
-        deciding, prompts, ahead = self._work(snapshot.sessions, now)
-        kept = room_for_prompts(deciding, prompts, budget, _ready_since)
+        present = [session for session in snapshot.sessions if not session.absent]
+        may = {session.id: may_decide(session, self.draft_wait, now) for session in present}
         # Short work first: a verification beside a long prompt costs the prompt little and the others nothing.
         # Last the KV that no reader waits for: it must not take the budget of the others.
-        for sessions, reserved, decide in ((deciding, kept, True), (prompts, 0, True), (ahead, 0, False)):
-            for session in sorted(sessions, key=_ready_since):
-                piece = self._slice(session, decide, budget - reserved)
-                if piece is not None:
-                    slices.append(piece)
-                    budget -= piece.tokens
-                    if piece.decide:
-                        drafted = (session.device.tokens or 0) + (session.server.tokens or 0)
-                        budget -= min(drafted, budget - reserved)
-        return BatchPlan(tuple(slices), end_of_waits(snapshot.sessions, self.draft_wait, now))
-
-    def _work(
-        self, sessions: Sequence[SessionView], now: float
-    ) -> tuple[list[SessionView], list[SessionView], list[SessionView]]:
-        """The sessions with one token to compute, with a prompt, and with KV to compute while their devices draft."""
-        deciding, prompts, ahead = [], [], []
-        for session in sessions:
-            if may_decide(session, self.draft_wait, now):
-                (prompts if session.uncomputed > 1 else deciding).append(session)
-            elif session.uncomputed > 1 and not session.absent:
-                ahead.append(session)
-        return deciding, prompts, ahead
+        present.sort(key=lambda each: (not may[each.id], each.uncomputed > 1, each.ready_since))
+        deciding = [session for session in present if may[session.id] and session.uncomputed == 1]
+        prompts = [session for session in present if may[session.id] and session.uncomputed > 1]
+        kept = room_for_prompts(deciding, prompts, budget, lambda session: session.ready_since)
+        for session in present:
+            room = budget - kept * (session.uncomputed == 1)
+            piece = self._slice(session, may[session.id], room)
+            if piece is not None:
+                slices.append(piece)
+                budget -= piece.tokens
+                if piece.decide:
+                    drafted = (session.device.tokens or 0) + (session.server.tokens or 0)
+                    budget -= min(drafted, room - piece.tokens)
+        return BatchPlan(tuple(slices), end_of_waits(present, self.draft_wait, now))
 
     def _slice(self, session: SessionView, decide: bool, budget: int) -> Slice | None:
         wanted = session.uncomputed if decide else session.uncomputed - 1
@@ -73,7 +64,3 @@ class Fcfs:
         return Slice(
             session.id, tokens, True, draft=fitting(device, left), own=fitting(server, room), ask=ask
         )
-
-
-def _ready_since(session: SessionView) -> float:
-    return session.ready_since

@@ -132,36 +132,23 @@ def test_nobody_starves_whatever_the_devices_do(name, seed, budget, cost):
         require_nobody_starved(world)
 
 
-def crowded(policy: SchedulingPolicy, habits: Habits = NONE) -> World:
-    """Five times as many users as a step has tokens, and one who comes later with a long prompt."""
-    world = World(policy, HardwareProfile(max_step_tokens=16))
-    for number in range(80):
-        world.join(habits, 5 * TOKENS, background=number % 4 == 0)
-    world.join(habits, TOKENS, prompt=100, at=0.1)
-    return world
+class FirstThree:
+    """Serves only the first three sessions there are."""
+
+    def plan(self, snapshot: Snapshot, profile: HardwareProfile, now: float) -> BatchPlan:
+        return Fcfs(WAIT).plan(replace(snapshot, sessions=snapshot.sessions[:3]), profile, now)
 
 
 @pytest.mark.parametrize(
-    "habits", [NONE, pytest.param(GOOD, marks=pytest.mark.long)], ids=["decoding", "drafting"]
+    ("policy", "words"),
+    [(FirstThree(), "without a token"), (Watched(FirstThree(), Promises()), "starve")],
+    ids=["by time", "by steps"],
 )
-def test_more_sessions_than_tokens_in_a_step_take_turns(habits):
-    world = crowded(GOODPUT, habits)
-    world.run()
-    require_nobody_starved(world)
-
-
-class FirstTen:
-    """Serves only the first ten sessions there are."""
-
-    def plan(self, snapshot: Snapshot, profile: HardwareProfile, now: float) -> BatchPlan:
-        return Fcfs(WAIT).plan(replace(snapshot, sessions=snapshot.sessions[:10]), profile, now)
-
-
-@pytest.mark.parametrize("watched", [False, True])
-def test_a_policy_that_starves_somebody_is_noticed(watched):
-    """Else the tests above could not fail."""
-    with pytest.raises(AssertionError, match="starve" if watched else "without a token"):
-        world = crowded(Watched(FirstTen(), PROMISES["fcfs"]) if watched else FirstTen())
+def test_a_policy_under_which_somebody_starves_is_noticed(policy, words):
+    world = World(policy, HardwareProfile(max_step_tokens=16))
+    for _ in range(5):
+        world.join(NONE, 5 * TOKENS)
+    with pytest.raises(AssertionError, match=words):
         world.run()
         require_nobody_starved(world)
 
@@ -264,20 +251,6 @@ def test_plans_for_many_sessions_are_valid(name, seed):
     policy, promises = POLICIES[name]
     for budget in BUDGETS:
         require_contract(policy, crowd(seed), HardwareProfile(budget), 12345.678, promises)
-
-
-@every_policy
-@tried(25)
-@given(profile=profiles(), seeds=st.lists(st.integers(0, 2**32), min_size=2, max_size=6))
-def test_plans_stay_valid_whoever_comes_and_goes(name, profile, seeds):
-    """What a policy remembers of one set of sessions may not mislead it about another."""
-    policy, promises = POLICIES[name]
-    memory: object = None
-    for now, seed in enumerate(seeds):
-        present = random.Random(seed)
-        views = tuple(view for view in crowd(seed, 12, float(now)).sessions if present.random() < 0.7)
-        plan = require_contract(policy, Snapshot(views, memory), profile, float(now), promises)
-        memory = plan.memory
 
 
 class Says:

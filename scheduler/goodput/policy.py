@@ -9,7 +9,7 @@ follows the latest review. __init__.py derives the formulas.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import NamedTuple
 
@@ -23,26 +23,17 @@ from scheduler.estimates import GUESS, Forecast
 from scheduler.goodput.rounds import LENGTHS
 from scheduler.goodput.state import GoodputState, Lengths, Wait, current
 from scheduler.goodput.step_budget import (
-    DraftOffers,
     in_turn,
     most_urgent,
     most_valuable,
     short_first,
     urgency,
+    verifiable,
 )
-from scheduler.plan import (
-    BatchPlan,
-    OfferView,
-    PolicyOptions,
-    SessionView,
-    Slice,
-    Snapshot,
-    room_for_prompts,
-)
+from scheduler.plan import BatchPlan, PolicyOptions, SessionView, Slice, Snapshot, room_for_prompts
 
 LONGEST_WAIT_S = 1.0  # chosen: for a draft, from the departure of the verdict; a user sees a longer pause
 PRICES = 64  # chosen: places at most where the cost of a step is asked for; exact where rows are few
-WHOLE = 1e6  # above any price: a draft that was asked for as a whole is of little use as a part
 
 
 class StepCandidates(NamedTuple):
@@ -51,7 +42,7 @@ class StepCandidates(NamedTuple):
     deciding: list[SessionView]  # one token to compute, and perhaps a draft
     prompts: list[SessionView]  # more tokens to compute, with a reader that waits for the next one
     ahead: list[SessionView]  # lost KV to compute again; the session waits for its device anyway
-    awaited: list[Wait]  # of the sessions that wait for a draft
+    awaited: dict[int, Wait]  # of the sessions that wait for a draft
 
 
 @dataclass(frozen=True)
@@ -67,7 +58,8 @@ class Goodput:
     def plan(self, snapshot: Snapshot, profile: HardwareProfile, now: float) -> BatchPlan:
         state = current(snapshot.memory, snapshot.sessions, profile, now)
         candidates = self._candidates(snapshot.sessions, state, now)
-        wake_at = min([wait.until for wait in candidates.awaited], default=inf)
+        state = replace(state, waits=candidates.awaited)
+        wake_at = min([wait.until for wait in candidates.awaited.values()], default=inf)
         start_at = _start_at(candidates, profile, now)
         if start_at > now:
             return BatchPlan((), min(wake_at, start_at), state)
@@ -80,7 +72,7 @@ class Goodput:
         return BatchPlan(tuple(slices), None if wake_at == inf else wake_at, state)
 
     def _candidates(self, sessions: Sequence[SessionView], state: GoodputState, now: float) -> StepCandidates:
-        candidates = StepCandidates([], [], [], [])
+        candidates = StepCandidates([], [], [], {})
         deciding, prompts, ahead, awaited = candidates
         known, hints = state.waits, state.hints
         for session in sessions:
@@ -92,7 +84,7 @@ class Goodput:
                 wait = self._wait(session, state) if drafts and session.device.hint != 0 else None
             waits = wait is not None and now < wait.until
             if waits and wait is not None and not session.paused:
-                awaited.append(wait)
+                awaited[session.id] = wait
             if waits or (session.paused and session.device.tokens is None):
                 if session.uncomputed > 1:
                     ahead.append(session)
@@ -103,16 +95,14 @@ class Goodput:
         return candidates
 
     def _wait(self, session: SessionView, state: GoodputState) -> Wait:
-        """The time at which its draft is expected, and the end of the wait; stored for the next plans."""
+        """The time at which its draft is expected, and the end of the wait."""
         device, asked = session.device, session.device.asked_since
         forecast = device.forecast
-        found = Wait(session, inf, asked + self.draft_wait)
-        if forecast is not None and forecast.drafts:
-            away_s = forecast.away_s(device.hint or state.hints[session.id]) + forecast.jitter_s
-            patience_s = min(away_s + forecast.jitter_s + state.load.step_s, LONGEST_WAIT_S)
-            found = Wait(session, asked + away_s, asked + patience_s)
-        state.waits[session.id] = found
-        return found
+        if forecast is None or not forecast.drafts:
+            return Wait(session, inf, asked + self.draft_wait)
+        away_s = forecast.away_s(device.hint or state.hints[session.id]) + forecast.jitter_s
+        patience_s = min(away_s + forecast.jitter_s + state.load.step_s, LONGEST_WAIT_S)
+        return Wait(session, asked + away_s, asked + patience_s)
 
 
 def _start_at(candidates: StepCandidates, profile: HardwareProfile, now: float) -> float:
@@ -124,7 +114,7 @@ def _start_at(candidates: StepCandidates, profile: HardwareProfile, now: float) 
     step_s = _step_s(profile, ready)
     latest = min([session.ready_since for session in ready]) + step_s / 2
     best, start_at = 0.0, now
-    soon = sorted([wait.expected for wait in candidates.awaited if now < wait.expected <= latest])
+    soon = sorted([wait.expected for wait in candidates.awaited.values() if now < wait.expected <= latest])
     for count, arrival in enumerate(soon, 1):
         gain = count * step_s - (count + len(ready)) * (arrival - now)
         if gain > best:
@@ -161,7 +151,7 @@ def _slices(
             break
         tokens, id = min(session.uncomputed, budget), session.id
         decide = tokens == session.uncomputed
-        draft = min(_draft(session.device), budget - tokens) if decide else 0
+        draft = min(verifiable(session.device), budget - tokens) if decide else 0
         budget -= tokens + draft
         (hint, why), ask = _hint(session, hints, state, profile), asks.get(id, 0) if decide else 0
         own_draft = 0 if session.server.tokens else None
@@ -189,27 +179,12 @@ def _verified_lengths(
     servers = [place for place, each in enumerate(chosen) if each.server.tokens]
     if devices or servers:
         offers = [chosen[place].device for place in devices] + [chosen[place].server for place in servers]
-        kept = most_valuable(_columns(offers), room, lambda drafted: _price(chosen, drafted, second, profile))
+        kept = most_valuable(offers, room, lambda drafted: _price(chosen, drafted, second, profile))
         for place, tokens in zip(devices, kept):
             drafts[place] = tokens
         for place, tokens in zip(servers, kept[len(devices) :]):
             own[place] = tokens
     return drafts, own
-
-
-def _columns(offers: Sequence[OfferView]) -> DraftOffers:
-    return DraftOffers(
-        [_draft(each) for each in offers],
-        [each.forecast or GUESS for each in offers],
-        [(WHOLE,) * (each.tokens or 0) if each.least else each.reach for each in offers],
-        [each.depth for each in offers],
-    )
-
-
-def _draft(offer: OfferView) -> int:
-    """The number of draft tokens that may be verified; a tree, whose size has its own limit, is verified as a whole."""
-    draft, longest = offer.tokens or 0, offer.longest
-    return draft if draft <= longest or (offer.depth and longest) else longest
 
 
 def _price(

@@ -52,8 +52,8 @@ class GoodputState:
     until: float = -inf  # when the last probe ends
     outcomes: Outcomes = NOTHING_SEEN
     expected: Mapping[int, Expected] = field(default_factory=dict)  # of each session, by the latest review
-    # What was found out since hints changed, to be looked up: a session waits for many plans, and its view stays
-    waits: dict[int, Wait] = field(default_factory=dict)
+    # Of the latest plan, until hints change: a session waits for many plans, and its view stays
+    waits: Mapping[int, Wait] = field(default_factory=dict)
 
     def orders(self, now: float) -> tuple[Lengths, Lengths]:
         """The draft lengths that devices, and the server's drafter, are asked for, with those of probes."""
@@ -105,7 +105,6 @@ def _with_new(old: GoodputState, new: Sequence[SessionView], profile: HardwarePr
         hints={**old.hints, **hints},
         asks={**old.asks, **dict.fromkeys(arms, 0), **asks},
         newest=max(old.newest, new[-1].id),
-        waits={} if any(one.id in old.waits for one in new) else old.waits,
     )
 
 
