@@ -47,16 +47,12 @@ class Static:
         first = [session for session in ready if session.uncomputed <= 1]
         awaited = sum([may_decide(session, -inf, now) for session in sessions])
         size = min(self.batch or awaited, awaited)
-        if prompts and not (first and self._goes_first(first[0], prompts[0], now)):
+        late = [session for session in first if now >= session.waiting_since + self.draft_wait]
+        if prompts and not (late and late[0].waiting_since < prompts[0].waiting_since):
             return BatchPlan(_prompt_slices(prompts, budget))
         if not prompts and len(first) < max(1, size):
             return BatchPlan((), end_of_waits(sessions, self.draft_wait, now))
         return BatchPlan(_padded_slices(first[:size], budget))
-
-    def _goes_first(self, session: SessionView, prompt: SessionView, now: float) -> bool:
-        """Whether the session has waited long enough, and longer than the prompt."""
-        since = session.waiting_since
-        return now >= since + self.draft_wait and since < prompt.waiting_since
 
 
 def _prompt_slices(prompts: Sequence[SessionView], budget: int) -> tuple[Slice, ...]:

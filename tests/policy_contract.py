@@ -13,7 +13,7 @@ compute, nor give less than E to the one of those with more.
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from math import ceil, inf
 from typing import NamedTuple
@@ -48,8 +48,7 @@ COSTS = (
 class Promises:
     """Where policies differ in what they keep."""
 
-    for_ever: bool = False  # it may wait for a device for ever
-    longest_wait: float = inf  # seconds it lets pass at most when somebody could be served
+    longest_wait: float = 1.0  # seconds it lets pass at most when somebody could be served
     gives_way_s: float = 0.0  # for which it may have a session let others pass
     trims: bool = False  # it verifies no more of a draft than the session may be asked for
 
@@ -219,7 +218,7 @@ def require_wake(plan: BatchPlan, snapshot: Snapshot, now: float, promises: Prom
     if any(not piece.ahead for piece in plan.slices):
         return
     served = [view for view in snapshot.sessions if can_be_decided(view)]
-    if not served or promises.for_ever:
+    if not served or promises.longest_wait == inf:
         return
     assert plan.wake_at is not None, "the server sleeps until an arrival, and somebody waits for no arrival"
     assert plan.wake_at <= now + promises.longest_wait, "it lets too much time pass"
@@ -246,11 +245,6 @@ def plain(value: object) -> object:
     if isinstance(value, Mapping):
         return [(plain(key), plain(each)) for key, each in value.items()]
     return [plain(each) for each in value] if isinstance(value, tuple | list) else value
-
-
-def then(snapshot: Snapshot, plan: BatchPlan) -> Snapshot:
-    """`snapshot` as the loop shows it after `plan`."""
-    return replace(snapshot, memory=plan.memory)
 
 
 class Watched:

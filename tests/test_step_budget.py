@@ -21,9 +21,6 @@ def offer(tokens: int, forecast: Forecast, reach: tuple[float, ...] = (), depth:
     return OfferView(tokens, forecast, reach=reach, depth=depth)
 
 
-NOTHING = offer(0, Forecast(0.0, 0.0))
-
-
 def each(price: float) -> Price:
     """Every row costs as much."""
     return lambda counts: price * counts
@@ -97,7 +94,3 @@ def test_a_tree_pays_by_its_depth_for_all_its_tokens():
     tree = offer(14, Forecast(first=0.8, later=0.5), depth=3)  # expects 0.8 * (1 + 1/2 + 1/4) = 1.4
     assert most_valuable([tree], 32, each(0.099)) == [14]
     assert most_valuable([tree], 32, each(0.101)) == [0]
-
-
-def test_without_drafts_there_is_nothing_to_verify():
-    assert most_valuable([NOTHING, NOTHING], 8, each(0.1)) == [0, 0]
