@@ -10,15 +10,15 @@ from lab.benchmarks.house_source import checkout
 PRODUCT, LAB, TESTS = "lines of the product", "lines of testbed, training, benchmarks", "lines of tests"
 # Lower a number as soon as its count falls. None is ever raised: lines that are lent are in BORROWED.
 CEILINGS = {
-    PRODUCT: 70_161,
+    PRODUCT: 70_159,
     LAB: 41_180,
     TESTS: 91_385,
-    "kernel: lines": 12_062,
+    "kernel: lines": 12_049,
     "kernel: public classes of the server": 84,
     "kernel: imports of the shell": 64,
-    "public classes": 731,
+    "public classes": 730,
     "public names defined twice": 79,
-    "value classes made at one place": 126,
+    "value classes made at one place": 125,
     "numeric constants of the product's modules": 694,
 }
 SLACK = {PRODUCT: 100, LAB: 100, TESTS: 100, "kernel: lines": 100}  # a fall below it must lower the ceiling
