@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hw_profiles.step_cost import HardwareProfile
-from scheduler.plan import BatchPlan, PolicyOptions, SessionView, Slice, Snapshot, fitting
+from scheduler.plan import (
+    BatchPlan,
+    PolicyOptions,
+    SessionView,
+    Slice,
+    Snapshot,
+    end_of_waits,
+    fitting,
+    may_decide,
+    room_for_prompts,
+)
 
 
 @dataclass(frozen=True)
@@ -22,25 +31,25 @@ class Fcfs:
         return cls(options.draft_wait, options.server_draft)
 
     def plan(self, snapshot: Snapshot, profile: HardwareProfile, now: float) -> BatchPlan:
-        budget = profile.max_step_tokens
-        slices = []
+        budget, slices = profile.max_step_tokens, []
         present = [session for session in snapshot.sessions if not session.absent]
-        for session, decide in self._in_turn(present, now):
-            piece = self._slice(session, decide, budget)
+        may = {session.id: may_decide(session, self.draft_wait, now) for session in present}
+        # Short work first: a verification beside a long prompt costs the prompt little and the others nothing.
+        # Last the KV that no reader waits for: it must not take the budget of the others.
+        present.sort(key=lambda each: (not may[each.id], each.uncomputed > 1, each.ready_since))
+        deciding = [session for session in present if may[session.id] and session.uncomputed == 1]
+        prompts = [session for session in present if may[session.id] and session.uncomputed > 1]
+        kept = room_for_prompts(deciding, prompts, budget, lambda session: session.ready_since)
+        for session in present:
+            room = budget - kept * (session.uncomputed == 1)
+            piece = self._slice(session, may[session.id], room)
             if piece is not None:
                 slices.append(piece)
                 budget -= piece.tokens
                 if piece.decide:
-                    budget -= min((session.device.tokens or 0) + (session.server.tokens or 0), budget)
-        return BatchPlan(tuple(slices), self._wake_at(present, now))
-
-    def _in_turn(self, present: Sequence[SessionView], now: float) -> list[tuple[SessionView, bool]]:
-        """The sessions that have something to compute, and whether they may decide."""
-        judged = [(session, self._may_decide(session, now)) for session in present]
-        work = [each for each in judged if each[1] or each[0].uncomputed > 1]
-        # Short work first: a verification beside a long prompt costs the prompt little and the others nothing.
-        # Last the KV that no reader waits for: it must not take the budget of the others.
-        return sorted(work, key=lambda each: (not each[1], each[0].uncomputed > 1))
+                    drafted = (session.device.tokens or 0) + (session.server.tokens or 0)
+                    budget -= min(drafted, room - piece.tokens)
+        return BatchPlan(tuple(slices), end_of_waits(present, self.draft_wait, now))
 
     def _slice(self, session: SessionView, decide: bool, budget: int) -> Slice | None:
         wanted = session.uncomputed if decide else session.uncomputed - 1
@@ -55,20 +64,3 @@ class Fcfs:
         return Slice(
             session.id, tokens, True, draft=fitting(device, left), own=fitting(server, room), ask=ask
         )
-
-    def _may_decide(self, session: SessionView, now: float) -> bool:
-        if session.device.tokens is not None:
-            return True
-        if session.paused:
-            return False
-        return session.server_drives or now >= session.waiting_since + self.draft_wait
-
-    def _wake_at(self, present: Sequence[SessionView], now: float) -> float | None:
-        """When the next session stops waiting for its device."""
-        waits = [
-            session.waiting_since + self.draft_wait
-            for session in present
-            if not session.server_drives and not session.paused and session.device.tokens is None
-        ]
-        wake_at = min((wait for wait in waits if wait > now), default=float("inf"))
-        return None if wake_at == float("inf") else wake_at

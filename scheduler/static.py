@@ -7,9 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 from hw_profiles.step_cost import HardwareProfile
-from scheduler.plan import BatchPlan, PolicyOptions, SessionView, Slice, Snapshot, fitting
+from scheduler.plan import (
+    BatchPlan,
+    PolicyOptions,
+    SessionView,
+    Slice,
+    Snapshot,
+    end_of_waits,
+    fitting,
+    may_decide,
+)
 
 
 @dataclass(frozen=True)
@@ -18,7 +28,8 @@ class Static:
 
     A session is ready if it has a draft, if no draft of it is expected, or if its device has been silent for
     `draft_wait` seconds since its last verdict (the server then decodes one token). So no batch waits longer than that.
-    A prompt, or lost KV, is computed and decided in a step without padding before the next batch.
+    A prompt, or lost KV, is computed and decided in a step without padding before the next batch, unless a ready
+    session has waited longer, and for `draft_wait`: then the batch starts with those that are ready.
     """
 
     draft_wait: float
@@ -29,39 +40,19 @@ class Static:
         return cls(options.draft_wait, options.batch)
 
     def plan(self, snapshot: Snapshot, profile: HardwareProfile, now: float) -> BatchPlan:
-        awaited = [session for session in snapshot.sessions if _can_be_ready(session)]
-        ready = [session for session in awaited if self._is_ready(session, now)]
+        sessions, budget = snapshot.sessions, profile.max_step_tokens
+        ready = [session for session in sessions if may_decide(session, self.draft_wait, now)]
+        ready.sort(key=lambda session: session.waiting_since)
         prompts = [session for session in ready if session.uncomputed > 1]
-        if prompts:
-            return BatchPlan(_prompt_slices(prompts, profile.max_step_tokens))
-        size = min(self.batch or len(awaited), len(awaited))
-        if not ready or len(ready) < size:
-            return BatchPlan((), self._wake_at(awaited, now))
-        first = sorted(ready, key=lambda session: session.waiting_since)[:size]
-        return BatchPlan(_padded_slices(first, profile.max_step_tokens))
-
-    def _is_ready(self, session: SessionView, now: float) -> bool:
-        if _has_draft(session) or session.server_drives:
-            return True
-        return now >= session.waiting_since + self.draft_wait
-
-    def _wake_at(self, awaited: Sequence[SessionView], now: float) -> float | None:
-        """When the wait for the next silent device ends."""
-        waits = [
-            session.waiting_since + self.draft_wait
-            for session in awaited
-            if not session.server_drives and not _has_draft(session)
-        ]
-        wake_at = min((wait for wait in waits if wait > now), default=float("inf"))
-        return None if wake_at == float("inf") else wake_at
-
-
-def _can_be_ready(session: SessionView) -> bool:
-    return not session.absent and (_has_draft(session) or not session.paused)
-
-
-def _has_draft(session: SessionView) -> bool:
-    return session.device.tokens is not None
+        first = [session for session in ready if session.uncomputed <= 1]
+        awaited = sum([may_decide(session, -inf, now) for session in sessions])
+        size = min(self.batch or awaited, awaited)
+        late = [session for session in first if now >= session.waiting_since + self.draft_wait]
+        if prompts and not (late and late[0].waiting_since < prompts[0].waiting_since):
+            return BatchPlan(_prompt_slices(prompts, budget))
+        if not prompts and len(first) < max(1, size):
+            return BatchPlan((), end_of_waits(sessions, self.draft_wait, now))
+        return BatchPlan(_padded_slices(first[:size], budget))
 
 
 def _prompt_slices(prompts: Sequence[SessionView], budget: int) -> tuple[Slice, ...]:

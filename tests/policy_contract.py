@@ -1,14 +1,21 @@
 """What every scheduling policy must keep to, and snapshots of every kind to try it on.
 
 A plug-in is done when `require_contract(policy, snapshot, profile, now, promises)` holds for the snapshots of
-`snapshots()` and of `crowd()`, one after the other, each with the memory that the last plan left.
+`snapshots()` and of `crowd()`, one after the other, each with the memory that the last plan left, and when a server
+under `Watched(policy, promises)` gives all answers.
+
+**Nobody starves.** A session can be served as soon as its draft has come, the server decodes it without one, or it has
+waited `Promises.longest_wait` for its device. From `Promises.gives_way_s` later on it is in one of the next N steps,
+whoever comes meanwhile: N = the sum of ceil(uncomputed / E) over all sessions of that moment, where E is an eighth of
+the tokens of a step, at least 1. So a step may not pass the session that has waited longest of those with one token to
+compute, nor give less than E to the one of those with more.
 """
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
-from math import inf
+from math import ceil, inf
 from typing import NamedTuple
 
 import numpy as np
@@ -41,8 +48,8 @@ COSTS = (
 class Promises:
     """Where policies differ in what they keep."""
 
-    for_ever: bool = False  # it may wait for a device for ever
-    longest_wait: float = inf  # seconds it lets pass at most when somebody could be served
+    longest_wait: float = 1.0  # seconds it lets pass at most when somebody could be served
+    gives_way_s: float = 0.0  # for which it may have a session let others pass
     trims: bool = False  # it verifies no more of a draft than the session may be asked for
 
 
@@ -152,6 +159,14 @@ def require_contract(
     assert plain(policy.plan(snapshot, profile, now)) == first, "the same arguments give another plan"
     assert plain(plan) == first, "a later plan changed this one"
     assert plain((snapshot, profile, now)) == before, "planning changed what it was given"
+    require_valid(plan, snapshot, profile, now, promises)
+    return plan
+
+
+def require_valid(
+    plan: BatchPlan, snapshot: Snapshot, profile: HardwareProfile, now: float, promises: Promises
+) -> None:
+    """What the plan itself must keep to."""
     views = {view.id: view for view in snapshot.sessions}
     chosen = [piece.session for piece in plan.slices]
     assert len(set(chosen)) == len(chosen), "a session twice in a step"
@@ -159,7 +174,6 @@ def require_contract(
         require_slice(piece, views[piece.session], promises)
     require_budget(plan.slices, views, profile.max_step_tokens)
     require_wake(plan, snapshot, now, promises)
-    return plan
 
 
 def require_slice(piece: Slice, view: SessionView, promises: Promises) -> None:
@@ -204,7 +218,7 @@ def require_wake(plan: BatchPlan, snapshot: Snapshot, now: float, promises: Prom
     if any(not piece.ahead for piece in plan.slices):
         return
     served = [view for view in snapshot.sessions if can_be_decided(view)]
-    if not served or promises.for_ever:
+    if not served or promises.longest_wait == inf:
         return
     assert plan.wake_at is not None, "the server sleeps until an arrival, and somebody waits for no arrival"
     assert plan.wake_at <= now + promises.longest_wait, "it lets too much time pass"
@@ -233,6 +247,32 @@ def plain(value: object) -> object:
     return [plain(each) for each in value] if isinstance(value, tuple | list) else value
 
 
-def then(snapshot: Snapshot, plan: BatchPlan) -> Snapshot:
-    """`snapshot` as the loop shows it after `plan`."""
-    return replace(snapshot, memory=plan.memory)
+class Watched:
+    """A policy whose plans must be valid, one after the other, and let nobody starve."""
+
+    def __init__(self, policy: SchedulingPolicy, promises: Promises) -> None:
+        self._policy, self._promises = policy, promises
+        # Of sessions, each with the time since when it gives way no longer: steps without it, and N when they began
+        self._passed: dict[tuple[int, float], tuple[int, int]] = {}
+
+    def plan(self, snapshot: Snapshot, profile: HardwareProfile, now: float) -> BatchPlan:
+        plan = self._policy.plan(snapshot, profile, now)
+        require_valid(plan, snapshot, profile, now, self._promises)
+        served, views = {piece.session for piece in plan.slices}, snapshot.sessions
+        if served:
+            share = max(1, profile.max_step_tokens // 8)
+            new = 0, sum(ceil(view.uncomputed / share) for view in views)
+            since = {view.id: self._gave_way(view) for view in views if view.id not in served}
+            late = {key: self._passed.get(key, new) for key in since.items() if key[1] <= now}
+            self._passed = {key: (steps + 1, most) for key, (steps, most) in late.items()}
+            starving = [id for (id, _), (steps, most) in self._passed.items() if steps >= most]
+            assert not starving, f"sessions {starving} starve"
+        return plan
+
+    def _gave_way(self, view: SessionView) -> float:
+        """Since when it can be served, and gives way no longer."""
+        if not can_be_decided(view):
+            return inf
+        waits = not view.server_drives and view.device.tokens is None
+        since = view.waiting_since + self._promises.longest_wait if waits else view.ready_since
+        return since + self._promises.gives_way_s

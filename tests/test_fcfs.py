@@ -64,8 +64,3 @@ def test_a_slow_reader_pauses_its_own_session_only():
         view(1, server_drives=True, paused=True), view(2, server_drives=True), view(3, draft=0, paused=True)
     ).slices
     assert slices == (Slice(2, 1, True), Slice(3, 1, True))
-
-
-def test_a_full_step_leaves_the_rest_for_the_next():
-    slices = plan(*(view(id, draft=4) for id in range(1, 5))).slices
-    assert slices == (Slice(1, 1, True), Slice(2, 1, True))

@@ -208,11 +208,6 @@ def test_where_a_token_is_dear_others_pass_also_in_a_step_with_room(gives_way, s
     assert len(chosen(plan(view(1, **{gives_way: True}), *others))) == 3, "it costs them nothing"
 
 
-def test_who_has_waited_longest_is_first():
-    waited = [view(id, ready_since=NOW - wait) for id, wait in enumerate((0.1, 0.3, 0.2), 1)]
-    assert chosen(plan(*waited, profile=of(2))) == [2, 3]
-
-
 def test_who_is_ahead_of_his_pace_lets_others_pass():
     ahead, behind = view(1, pace=5.0, due=NOW + 0.5), view(2, pace=5.0, due=NOW - 0.1)
     assert chosen(plan(ahead, behind, profile=of(1))) == [2]

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from itertools import accumulate, product
 from operator import mul
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -11,27 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from scheduler.estimates import Forecast
-from scheduler.goodput import step_budget
-from scheduler.goodput.step_budget import DraftOffers
+from scheduler.goodput.step_budget import most_valuable
+from scheduler.plan import OfferView
 
 SURE, DOUBTFUL = Forecast(0.9, 0.9), Forecast(0.3, 0.5)
 Price = Callable[[np.ndarray], np.ndarray]
 
 
-class DraftOffer(NamedTuple):
-    """One draft: a row of `DraftOffers`."""
-
-    tokens: int
-    forecast: Forecast
-    reach: tuple[float, ...] = ()
-    depth: int = 0
-
-
-NOTHING = DraftOffer(0, Forecast(0.0, 0.0))
-
-
-def most_valuable(offers: Sequence[DraftOffer], room: int, price: Price) -> list[int]:
-    return step_budget.most_valuable(DraftOffers(*zip(*offers)), room, price)
+def offer(tokens: int, forecast: Forecast, reach: tuple[float, ...] = (), depth: int = 0) -> OfferView:
+    return OfferView(tokens, forecast, reach=reach, depth=depth)
 
 
 def each(price: float) -> Price:
@@ -44,18 +31,18 @@ def bent(free: int, price: float) -> Price:
     return lambda counts: price * np.maximum(0, counts - free)
 
 
-def chances(offer: DraftOffer) -> list[float]:
+def chances(offer: OfferView) -> list[float]:
     """Of a chain, by the definition of its forecast."""
     steps = [offer.forecast.first, *[offer.forecast.later] * (offer.tokens - 1)][: offer.tokens]
     return list(offer.reach[: offer.tokens]) or list(accumulate(steps, mul))
 
 
-def value(offers: Sequence[DraftOffer], kept: Sequence[int], price: Price) -> float:
+def value(offers: Sequence[OfferView], kept: Sequence[int], price: Price) -> float:
     won = sum(sum(chances(offer)[:tokens]) for offer, tokens in zip(offers, kept))
     return won - float(price(np.array([sum(kept)]))[0])
 
 
-def best_of_all(offers: Sequence[DraftOffer], room: int, price: Price) -> float:
+def best_of_all(offers: Sequence[OfferView], room: int, price: Price) -> float:
     choices = product(*[range(offer.tokens + 1) for offer in offers])
     return max(value(offers, kept, price) for kept in choices if sum(kept) <= room)
 
@@ -63,10 +50,10 @@ def best_of_all(offers: Sequence[DraftOffer], room: int, price: Price) -> float:
 REACH = some.lists(some.floats(0.01, 1.0), min_size=1, max_size=4).map(
     lambda steps: tuple(accumulate(steps, mul))
 )
-TOLD = REACH.map(lambda reach: DraftOffer(len(reach), DOUBTFUL, reach))
+TOLD = REACH.map(lambda reach: offer(len(reach), DOUBTFUL, reach))
 CHANCE = some.floats(0.01, 1.0)
 UNTOLD = some.tuples(some.integers(0, 4), CHANCE, CHANCE).map(
-    lambda drawn: DraftOffer(drawn[0], Forecast(*drawn[1:]))
+    lambda drawn: offer(drawn[0], Forecast(*drawn[1:]))
 )
 
 
@@ -84,30 +71,26 @@ def test_no_other_choice_is_worth_more(offers, room, price):
 
 @pytest.mark.parametrize(("price", "count"), [(0.95, 0), (0.89, 1), (0.49, 2), (0.01, 3)])
 def test_tokens_above_a_price(price, count):
-    assert most_valuable([DraftOffer(3, SURE, (0.9, 0.5, 0.1))], 16, each(price)) == [count]
+    assert most_valuable([offer(3, SURE, (0.9, 0.5, 0.1))], 16, each(price)) == [count]
 
 
 def test_rows_go_to_the_likeliest_tokens_of_the_batch_and_not_to_each_session_alike():
-    sure, doubtful = DraftOffer(6, SURE), DraftOffer(6, DOUBTFUL)
+    sure, doubtful = offer(6, SURE), offer(6, DOUBTFUL)
     assert most_valuable([doubtful, sure], 6, each(0.0)) == [0, 6]
     assert most_valuable([doubtful, sure], 8, each(0.0)) == [2, 6]
     assert most_valuable([sure, sure], 8, each(0.0)) == [4, 4]
 
 
 def test_a_confident_token_passes_others_of_a_draft_that_is_as_good_on_the_whole():
-    offers = [DraftOffer(2, SURE, (0.5, 0.4)), DraftOffer(2, SURE, (0.95, 0.9))]
+    offers = [offer(2, SURE, (0.5, 0.4)), offer(2, SURE, (0.95, 0.9))]
     assert most_valuable(offers, 2, each(0.0)) == [0, 2]
 
 
 def test_dear_rows_behind_cheap_ones_are_left():
-    assert most_valuable([DraftOffer(8, SURE)], 16, bent(4, 2.0)) == [4]
+    assert most_valuable([offer(8, SURE)], 16, bent(4, 2.0)) == [4]
 
 
 def test_a_tree_pays_by_its_depth_for_all_its_tokens():
-    tree = DraftOffer(14, Forecast(first=0.8, later=0.5), depth=3)  # expects 0.8 * (1 + 1/2 + 1/4) = 1.4
+    tree = offer(14, Forecast(first=0.8, later=0.5), depth=3)  # expects 0.8 * (1 + 1/2 + 1/4) = 1.4
     assert most_valuable([tree], 32, each(0.099)) == [14]
     assert most_valuable([tree], 32, each(0.101)) == [0]
-
-
-def test_without_drafts_there_is_nothing_to_verify():
-    assert most_valuable([NOTHING, NOTHING], 8, each(0.1)) == [0, 0]

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, inf
-from operator import attrgetter
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -24,20 +23,17 @@ from scheduler.estimates import GUESS, Forecast
 from scheduler.goodput.rounds import LENGTHS
 from scheduler.goodput.state import GoodputState, Lengths, Wait, current
 from scheduler.goodput.step_budget import (
-    DraftOffers,
     in_turn,
     most_urgent,
     most_valuable,
     short_first,
     urgency,
+    verifiable,
 )
-from scheduler.plan import BatchPlan, OfferView, PolicyOptions, SessionView, Slice, Snapshot
+from scheduler.plan import BatchPlan, PolicyOptions, SessionView, Slice, Snapshot, room_for_prompts
 
-JITTERS = 1.0  # usual deviations that a draft may be late before its session is decoded; 4 simulated alike
+LONGEST_WAIT_S = 1.0  # chosen: for a draft, from the departure of the verdict; a user sees a longer pause
 PRICES = 64  # chosen: places at most where the cost of a step is asked for; exact where rows are few
-PROMPTS = 0.25  # chosen: share of a full step for prompts; first tokens against the pace of answers
-EXPECTED = attrgetter("expected")
-WHOLE = 1e6  # above any price: a draft that was asked for as a whole is of little use as a part
 
 
 class StepCandidates(NamedTuple):
@@ -46,7 +42,7 @@ class StepCandidates(NamedTuple):
     deciding: list[SessionView]  # one token to compute, and perhaps a draft
     prompts: list[SessionView]  # more tokens to compute, with a reader that waits for the next one
     ahead: list[SessionView]  # lost KV to compute again; the session waits for its device anyway
-    awaited: list[Wait]  # of the sessions that wait for a draft
+    awaited: dict[int, Wait]  # of the sessions that wait for a draft
 
 
 @dataclass(frozen=True)
@@ -60,9 +56,10 @@ class Goodput:
         return cls(options.draft_wait)
 
     def plan(self, snapshot: Snapshot, profile: HardwareProfile, now: float) -> BatchPlan:
-        state = current(snapshot.memory, snapshot.sessions, profile, now).freed(now)
+        state = current(snapshot.memory, snapshot.sessions, profile, now)
         candidates = self._candidates(snapshot.sessions, state, now)
-        wake_at = min([wait.until for wait in candidates.awaited], default=inf)
+        state = state.seen(candidates.awaited, now)
+        wake_at = min([wait.until for wait in candidates.awaited.values()], default=inf)
         start_at = _start_at(candidates, profile, state.free_since, now)
         if start_at > now:
             return BatchPlan((), min(wake_at, start_at), state)
@@ -75,7 +72,7 @@ class Goodput:
         return BatchPlan(tuple(slices), None if wake_at == inf else wake_at, state)
 
     def _candidates(self, sessions: Sequence[SessionView], state: GoodputState, now: float) -> StepCandidates:
-        candidates = StepCandidates([], [], [], [])
+        candidates = StepCandidates([], [], [], {})
         deciding, prompts, ahead, awaited = candidates
         known, hints = state.waits, state.hints
         for session in sessions:
@@ -87,7 +84,7 @@ class Goodput:
                 wait = self._wait(session, state) if drafts and session.device.hint != 0 else None
             waits = wait is not None and now < wait.until
             if waits and wait is not None and not session.paused:
-                awaited.append(wait)
+                awaited[session.id] = wait
             if waits or (session.paused and session.device.tokens is None):
                 if session.uncomputed > 1:
                     ahead.append(session)
@@ -98,17 +95,14 @@ class Goodput:
         return candidates
 
     def _wait(self, session: SessionView, state: GoodputState) -> Wait:
-        """The time at which its draft is expected, and the end of the wait; stored for the next plans."""
+        """The time at which its draft is expected, and the end of the wait."""
         device, asked = session.device, session.device.asked_since
         forecast = device.forecast
-        found = Wait(session, inf, asked + self.draft_wait)
-        if forecast is not None and forecast.drafts:
-            away_s = forecast.away_s(device.hint or state.hints[session.id]) + forecast.jitter_s
-            # One long outage is no measure of the next.
-            late_s = min(JITTERS * forecast.jitter_s, away_s)
-            found = Wait(session, asked + away_s, asked + away_s + late_s + state.load.step_s)
-        state.waits[session.id] = found
-        return found
+        if forecast is None or not forecast.drafts:
+            return Wait(session, inf, asked + self.draft_wait)
+        away_s = forecast.away_s(device.hint or state.hints[session.id]) + forecast.jitter_s
+        patience_s = min(away_s + forecast.jitter_s + state.load.step_s, LONGEST_WAIT_S)
+        return Wait(session, asked + away_s, asked + patience_s)
 
 
 def _start_at(candidates: StepCandidates, profile: HardwareProfile, free_since: float, now: float) -> float:
@@ -118,18 +112,18 @@ def _start_at(candidates: StepCandidates, profile: HardwareProfile, free_since: 
     if not ready or not candidates.awaited or candidates.prompts:
         return now
     step_s = _step_s(profile, ready)
-    latest = max(free_since, min([session.ready_since for session in ready])) + step_s / 2
-    best, start_at = 0.0, now
-    soon = sorted([wait for wait in candidates.awaited if now < wait.expected <= latest], key=EXPECTED)
-    for count, wait in enumerate(soon, 1):
-        wait_s = wait.expected - now
-        gain = count * step_s - (count + len(ready)) * wait_s
-        if gain > best:
-            others = [each.view for each in soon[:count]]
-            # Two steps in place of one: where each session adds as much to a step, they cost little more.
-            if step_s + _step_s(profile, others) - _step_s(profile, [*ready, *others]) > wait_s:
-                best, start_at = gain, wait.expected
-    return start_at
+    soonest = max(free_since, min([session.ready_since for session in ready]))
+    latest = soonest + min(step_s / 2, LONGEST_WAIT_S)
+    soon = [wait for wait in candidates.awaited.values() if now < wait.expected <= latest]
+    soon.sort(key=lambda wait: wait.expected)
+    gains = [n * step_s - (n + len(ready)) * (wait.expected - now) for n, wait in enumerate(soon, 1)]
+    if max(gains, default=0.0) <= 0.0:
+        return now
+    last = gains.index(max(gains))
+    others, start_at = [each.view for each in soon[: last + 1]], soon[last].expected
+    # Two steps in place of one: where each session adds as much to a step, they cost little more.
+    two_s = step_s + _step_s(profile, others)
+    return start_at if two_s - _step_s(profile, [*ready, *others]) > start_at - now else now
 
 
 def _step_s(profile: HardwareProfile, sessions: Sequence[SessionView]) -> float:
@@ -148,7 +142,7 @@ def _slices(
 ) -> list[Slice]:
     """Slices of sessions that decide, then pieces of prompts with the rest of the step."""
     budget = profile.max_step_tokens
-    kept = min(ceil(PROMPTS * budget), sum([session.uncomputed for session in prompts]), budget - 1)
+    kept = room_for_prompts(deciding, prompts, budget, urgency)
     chosen = most_urgent(deciding, budget - kept)
     drafts, own = _verified_lengths(chosen, budget - kept - len(chosen), state.load.rate, profile)
     budget -= len(chosen) + sum(drafts) + sum(filter(None, own))
@@ -161,7 +155,7 @@ def _slices(
             break
         tokens, id = min(session.uncomputed, budget), session.id
         decide = tokens == session.uncomputed
-        draft = min(_draft(session.device), budget - tokens) if decide else 0
+        draft = min(verifiable(session.device), budget - tokens) if decide else 0
         budget -= tokens + draft
         (hint, why), ask = _hint(session, hints, state, profile), asks.get(id, 0) if decide else 0
         own_draft = 0 if session.server.tokens else None
@@ -189,27 +183,12 @@ def _verified_lengths(
     servers = [place for place, each in enumerate(chosen) if each.server.tokens]
     if devices or servers:
         offers = [chosen[place].device for place in devices] + [chosen[place].server for place in servers]
-        kept = most_valuable(_columns(offers), room, lambda drafted: _price(chosen, drafted, second, profile))
+        kept = most_valuable(offers, room, lambda drafted: _price(chosen, drafted, second, profile))
         for place, tokens in zip(devices, kept):
             drafts[place] = tokens
         for place, tokens in zip(servers, kept[len(devices) :]):
             own[place] = tokens
     return drafts, own
-
-
-def _columns(offers: Sequence[OfferView]) -> DraftOffers:
-    return DraftOffers(
-        [_draft(each) for each in offers],
-        [each.forecast or GUESS for each in offers],
-        [(WHOLE,) * (each.tokens or 0) if each.least else each.reach for each in offers],
-        [each.depth for each in offers],
-    )
-
-
-def _draft(offer: OfferView) -> int:
-    """The number of draft tokens that may be verified; a tree, whose size has its own limit, is verified as a whole."""
-    draft, longest = offer.tokens or 0, offer.longest
-    return draft if draft <= longest or (offer.depth and longest) else longest
 
 
 def _price(

@@ -53,8 +53,8 @@ class GoodputState:
     until: float = -inf  # when the last probe ends
     outcomes: Outcomes = NOTHING_SEEN
     expected: Mapping[int, Expected] = field(default_factory=dict)  # of each session, by the latest review
-    # What was found out since hints changed, to be looked up: a session waits for many plans, and its view stays
-    waits: dict[int, Wait] = field(default_factory=dict)
+    # Of the latest plan, until hints change: a session waits for many plans, and its view stays
+    waits: Mapping[int, Wait] = field(default_factory=dict)
 
     def orders(self, now: float) -> tuple[Lengths, Lengths]:
         """The draft lengths that devices, and the server's drafter, are asked for, with those of probes."""
@@ -64,9 +64,11 @@ class GoodputState:
         devices, servers = ({id: LENGTH for id, own in probed if own == kind} for kind in (False, True))
         return {**self.hints, **devices}, {**self.asks, **servers}
 
-    def freed(self, now: float) -> GoodputState:
-        """The state at a look at the target, which is free."""
-        return self if self.free_since > self.planned else replace(self, free_since=now)
+    def seen(self, waits: dict[int, Wait], now: float) -> GoodputState:
+        """The state at a look at the target, which is free; `waits`: of the sessions that wait for a draft."""
+        return replace(
+            self, waits=waits, free_since=self.free_since if self.free_since > self.planned else now
+        )
 
     def after(self, slices: Sequence[Slice], now: float) -> GoodputState:
         """The state after a plan with these slices (without those that run ahead)."""
@@ -110,7 +112,6 @@ def _with_new(old: GoodputState, new: Sequence[SessionView], profile: HardwarePr
         hints={**old.hints, **hints},
         asks={**old.asks, **dict.fromkeys(arms, 0), **asks},
         newest=max(old.newest, new[-1].id),
-        waits={} if any(one.id in old.waits for one in new) else old.waits,
     )
 
 

@@ -6,39 +6,37 @@ before others. Every session has its turn.
 
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hw_profiles.speculation import Numbers, accepted_tokens
-from scheduler.estimates import Forecast
-from scheduler.plan import SessionView
+from scheduler.estimates import GUESS
+from scheduler.plan import OfferView, SessionView
 
 # Chosen: seconds for which others pass a background session, or a session whose long answer has no end in sight
 BACKGROUND_S, LONG_S = 2.0, 0.5
 NOTICED = 0.1  # chosen: maximum share of a step that sessions of low priority may add for others
+WHOLE = 1e6  # above any price: a draft that was asked for as a whole is of little use as a part
 CREDIT_S = 1.0  # chosen: seconds for which a session that is ahead of its pace lets others pass
 
 
-class DraftOffers(NamedTuple):
-    """Drafts of devices and server drafts that a step may verify, as the columns of a table: making an object for each
-    would take as long as weighing them."""
-
-    tokens: Sequence[int]
-    forecasts: Sequence[Forecast]  # for drafts of the same source
-    # For each token, the chance that it and all before it are accepted; () = unknown
-    reach: Sequence[tuple[float, ...]]
-    depths: Sequence[int]  # of a tree: tokens of its longest path; 0 = it is a chain
+def verifiable(offer: OfferView) -> int:
+    """The number of draft tokens that may be verified; a tree, whose size has its own limit, is verified as a whole."""
+    draft, longest = offer.tokens or 0, offer.longest
+    return draft if draft <= longest or (offer.depth and longest) else longest
 
 
-def most_valuable(offers: DraftOffers, room: int, price: Callable[[NDArray[np.int_]], Numbers]) -> list[int]:
+def most_valuable(
+    offers: Sequence[OfferView], room: int, price: Callable[[NDArray[np.int_]], Numbers]
+) -> list[int]:
     """The number of tokens of each draft that a step verifies: the likeliest ones of the whole batch, at most `room`.
 
     `price`: the price of the first n draft tokens, for an array of n >= 0, in tokens that the target could commit
     instead. The number of tokens maximises the sum of their chances minus their price.
     """
-    chances, sizes = _chances(offers), np.array(offers.tokens, int)
+    sizes = np.array([verifiable(each) for each in offers])
+    chances = _chances(offers, sizes)
     ranked = np.sort(chances)[::-1][:room]
     worth = np.concatenate(([0.0], ranked.cumsum())) - price(np.arange(len(ranked) + 1))
     count = int(worth.argmax())
@@ -52,25 +50,26 @@ def most_valuable(offers: DraftOffers, room: int, price: Callable[[NDArray[np.in
     return kept
 
 
-def _chances(offers: DraftOffers) -> Numbers:
+def _chances(offers: Sequence[OfferView], sizes: NDArray[np.int_]) -> Numbers:
     """Survival chances of all tokens of the first draft, then of the next ones."""
-    tokens = np.array(offers.tokens, int)
-    first = np.array([each.first for each in offers.forecasts])
-    later = np.array([each.later for each in offers.forecasts])
-    place = np.arange(tokens.sum()) - np.repeat(tokens.cumsum() - tokens, tokens)
-    chances: Numbers = np.repeat(first, tokens) * np.repeat(later, tokens) ** place
-    told = [place for place, each in enumerate(offers.reach) if each or offers.depths[place]]
+    forecasts = [each.forecast or GUESS for each in offers]
+    first, later = np.array([each.first for each in forecasts]), np.array([each.later for each in forecasts])
+    place = np.arange(sizes.sum()) - np.repeat(sizes.cumsum() - sizes, sizes)
+    chances: Numbers = np.repeat(first, sizes) * np.repeat(later, sizes) ** place
+    told = [place for place, each in enumerate(offers) if each.reach or each.depth or each.least]
     if told:  # all at once: row by row, a thousand drafts would take a millisecond
-        rows = [offers.reach[place][: offers.tokens[place]] or _spread(offers, place) for place in told]
-        chances[np.repeat(np.isin(np.arange(len(tokens)), told), tokens)] = [*chain.from_iterable(rows)]
+        rows = [_told(offers[place], int(sizes[place])) for place in told]
+        chances[np.repeat(np.isin(np.arange(len(sizes)), told), sizes)] = [*chain.from_iterable(rows)]
     return chances
 
 
-def _spread(offers: DraftOffers, place: int) -> Sequence[float]:
-    """Survival chances of a tree without confidences: it spreads its expected accepted tokens evenly."""
-    tokens = offers.tokens[place]
-    depth = min(offers.depths[place], tokens)
-    return [float(accepted_tokens(*offers.forecasts[place][:2], depth)) / max(1, tokens)] * tokens
+def _told(offer: OfferView, tokens: int) -> Sequence[float]:
+    """Survival chances of a draft that a rule needs as a whole, or with confidences, or of a tree without these: it
+    spreads its expected accepted tokens evenly."""
+    if offer.least or offer.reach:
+        return (WHOLE,) * tokens if offer.least else offer.reach[:tokens]
+    accepted = accepted_tokens(*(offer.forecast or GUESS)[:2], min(offer.depth, tokens))
+    return [float(accepted) / max(1, tokens)] * tokens
 
 
 def short_first(prompts: Sequence[SessionView], budget: int) -> list[SessionView]:
