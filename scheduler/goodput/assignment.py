@@ -139,12 +139,15 @@ class DraftPlanner(RoundTable):
         passes, mean = self.own[arms, self.all].max(axis=1), float(contexts.mean())
         step_s, share = np.full((len(arms), 1), self._cost.verify_s(1, mean, 1)), np.ones(away.shape)
         for _ in range(ITERATIONS):
+            before = step_s, share
             share = self._shares(step_s, away, share.sum(axis=1, keepdims=True) - share)
             present = share / _busy(share)  # in a step that there is
             loads = np.stack([(present * each).sum(axis=1) for each in (positions, contexts, drafted, read)])
             loads = np.vstack((loads, present.sum(axis=1), passes, step_s[:, 0]))
             found = [self._mean_step(mean, *each) for each in loads.T.tolist()]
             step_s, turns = (np.array(column)[:, None] for column in zip(*found))
+            if (step_s == before[0]).all() and (share == before[1]).all():
+                break
         return step_s, share, turns
 
     def _mean_step(
