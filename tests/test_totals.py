@@ -11,8 +11,8 @@ PRODUCT, LAB, TESTS = "lines of the product", "lines of testbed, training, bench
 # Lower a number as soon as its count falls. None is ever raised: lines that are lent are in BORROWED.
 CEILINGS = {
     PRODUCT: 70_161,
-    LAB: 41_180,
-    TESTS: 91_385,
+    LAB: 41_178,
+    TESTS: 91_375,
     "kernel: lines": 12_062,
     "kernel: public classes of the server": 84,
     "kernel: imports of the shell": 64,

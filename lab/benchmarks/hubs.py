@@ -1,7 +1,4 @@
-"""What one user gets on the hubs that people own: without drafts, beside the target, by a laptop, by a trained head.
-
-Every place that was chosen is in the figure, those where drafts lose as well.
-"""
+"""One user on hubs that people own: without drafts, with those beside the target, of a laptop, or of a head."""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -10,11 +7,11 @@ from hw_profiles import catalog
 from lab.benchmarks.figure import Comparison, Figure
 from lab.benchmarks.program import CORES, mapped
 from lab.testbed.config import PlanConfig
-from lab.testbed.planner.bound import HEAD, published_words
+from lab.testbed.planner.bound import published_words
 from lab.testbed.planner.ways import ALONE, DEVICES, SERVER, Simulation
 
 ASKED = PlanConfig(devices="macbook-m4", link="wifi-good", acceptance="mixed")
-NAMES = {ALONE: "none", SERVER: "beside", DEVICES: "devices", HEAD: "head"}
+PAIRS = (("beside", "none"), ("devices", "none"), ("head", "none"), ("devices", "beside"))
 SEEDS = 2
 
 
@@ -27,9 +24,9 @@ class Place(NamedTuple):
     draft: str
     published: str = ""  # of drafts there; what was published without them is in the hub's profile
 
-    @property
-    def name(self) -> str:
-        return f"{self.hub} {self.target}"
+    def as_json(self) -> dict[str, str | float]:
+        alone = published_words(catalog.accelerator(self.hub), self.target, self.weight_bits)
+        return {**self._asdict(), "alone": alone}
 
 
 DFLASH = "27B NVFP4 45.2 to 53.3 with DFlash2 (github.com/liuzl/qwen38-dgx-spark-lab)"
@@ -43,13 +40,15 @@ PLACES = (
 
 
 def measure(quick: bool) -> Figure:
-    """The simulated ways of each place, each with the same questions and links; a repeat is another seed of them."""
+    """All ways at each place, with the same questions and links; a repeat has others, by its seed."""
     places, seeds = (PLACES[-2:-1], 1) if quick else (PLACES, SEEDS)
     units = [(place, seed) for place in places for seed in range(seeds)]
     samples: dict[str, list[float]] = {}
-    for (place, _), rates in zip(units, mapped(_rates, units, 1 if quick else len(CORES))):
+    for rates in mapped(_rates, units, 1 if quick else len(CORES)):
         for name, rate in rates.items():
-            samples.setdefault(f"{place.name}, {name}", []).append(rate)
+            samples.setdefault(name, []).append(rate)
+    names = {f"{place.hub} {place.target}": place for place in places}
+    cases = [(name, *pair) for name in names for pair in PAIRS]
     return Figure(
         title="One user of a hub",
         unit="tokens/s",
@@ -57,7 +56,7 @@ def measure(quick: bool) -> Figure:
         compared=(
             "One user without drafts, with a draft model beside the target, with the same model on a MacBook M4 on "
             "good Wi-Fi (made-up drafts, 0.68 of them right at each place), and with the head that was published for "
-            "the target (0.94 to 0.34 right, by place and head). All with policy `goodput`, which lets drafts rest."
+            "the target, as right as that was. With policy `goodput`, which lets drafts rest."
         ),
         loses=(
             "At each of these places drafts of the laptop are slower than the same ones beside the target. Where the "
@@ -65,46 +64,24 @@ def measure(quick: bool) -> Figure:
         ),
         samples=samples,
         ratios=tuple(
-            Comparison(
-                f"{place.name}, {ours} over {other}", f"{place.name}, {ours}", f"{place.name}, {other}"
-            )
-            for place in places
-            for ours, other in (
-                ("beside", "none"),
-                ("devices", "none"),
-                ("head", "none"),
-                ("devices", "beside"),
-            )
-            if f"{place.name}, {ours}" in samples
+            Comparison(f"{name}, {ours} over {other}", f"{name}, {ours}", f"{name}, {other}")
+            for name, ours, other in cases
+            if f"{name}, {ours}" in samples
         ),
         label="simulated",
         facts={
-            "selected": (
-                "dense targets on hubs for which speeds were published: three where devices seemed to pay most, and "
-                "two where little was to be expected; all that were simulated are here"
-            ),
-            "published": {place.name: _published(place) for place in places},
-            "places": {place.name: place._asdict() for place in places},
-            "questions": "SmolLM2's recorded ones, 1024 tokens of context",
+            "selected": "three places where devices seemed to pay most, two where little was expected; none left out",
+            "places": {name: place.as_json() for name, place in names.items()},
         },
     )
 
 
 def _rates(unit: tuple[Place, int]) -> dict[str, float]:
-    """Tokens/s by who drafts, with a seed; a head drafts as well as was published of it."""
+    """Tokens/s by series, with a seed; a head drafts as well as was published of it."""
     place, seed = unit
     asked = replace(ASKED, target=place.target, weight_bits=place.weight_bits, draft=place.draft)
-    plans = {way: (asked, way) for way in (ALONE, SERVER, DEVICES)}
+    plans = {"none": (asked, ALONE), "beside": (asked, SERVER), "devices": (asked, DEVICES)}
     if head := catalog.target(place.target).head:
-        plans[HEAD] = replace(asked, server_drafter=head, acceptance=head), SERVER
-    found = {}
-    for who, (config, way) in plans.items():
-        rate = Simulation.of(config, place.hub, 1, seed).rate(way)
-        assert rate, f"{place.name} has room"
-        found[NAMES[who]] = rate
-    return found
-
-
-def _published(place: Place) -> str:
-    alone = published_words(catalog.accelerator(place.hub), place.target, place.weight_bits)
-    return f"{alone} {place.published}".strip()
+        plans["head"] = replace(asked, server_drafter=head, acceptance=head), SERVER
+    found = {who: Simulation.of(plan, place.hub, 1, seed).rate(way) for who, (plan, way) in plans.items()}
+    return {f"{place.hub} {place.target}, {who}": rate for who, rate in found.items() if rate}

@@ -4,8 +4,6 @@ In all ways policy `goodput` decides, for each user and step, whether a draft is
 by much than the server alone; where it is, its drafts cost time to try, or memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -52,7 +50,7 @@ class Simulation:
     seed: int = 0
 
     @classmethod
-    def of(cls, config: PlanConfig, accelerator: str, users: int, seed: int = 0) -> Simulation:
+    def of(cls, config: PlanConfig, accelerator: str, users: int, seed: int = 0) -> "Simulation":
         """So many users of the plan on that accelerator."""
         setting, traces = setting_of(config, accelerator, work_of(config)), traces_of(source_of(config))
         return cls(fleet_of(config, accelerator), setting, traces, users, config.server_drafter, seed)
