@@ -115,25 +115,24 @@ def may_decide(session: SessionView, draft_wait: float, now: float) -> bool:
     return not session.paused and (session.server_drives or now >= session.waiting_since + draft_wait)
 
 
-def end_of_waits(sessions: Sequence[SessionView], draft_wait: float, now: float) -> float | None:
-    """When `may_decide` becomes true of the next session; None = not by time alone."""
+def end_of_waits(sessions: Sequence[SessionView], draft_wait: float, now: float) -> float:
+    """When `may_decide` becomes true of the next session; infinity = not by time alone."""
     waits = [
         session.waiting_since + draft_wait
         for session in sessions
         if not session.absent and not session.paused
         if not session.server_drives and session.device.tokens is None
     ]
-    wake_at = min((wait for wait in waits if wait > now), default=inf)
-    return None if wake_at == inf else wake_at
+    return min([wait for wait in waits if wait > now], default=inf)
 
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """The next step. If none of it can be computed, the server sleeps until an arrival or until `wake_at` (None = until
-    an arrival)."""
+    """The next step. If none of it can be computed, the server sleeps until an arrival or until `wake_at` (infinity =
+    until an arrival)."""
 
     slices: tuple[Slice, ...] = ()
-    wake_at: float | None = None
+    wake_at: float = inf
     memory: object = None  # for the next snapshot: policies have no state of their own
 
 

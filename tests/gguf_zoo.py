@@ -10,9 +10,9 @@ import gguf
 import llama_cpp
 import numpy as np
 
-from lab.testbed.plain_llama import plain_llama
 from opensled.models import llama
 from opensled.models.gguf_file import read_head
+from tests.plain_llama import plain_llama
 from tests.tiny_gguf import add_tokenizer, save
 
 VOCABULARY = 2048  # the tiny family's

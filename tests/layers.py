@@ -98,7 +98,6 @@ LLAMA_HOMES = (
     "opensled/models/llama_api.py",
     "verify_server/engine/llamacpp/llama_cache.py",
     "lab/testbed/gguf_reference.py",
-    "lab/testbed/plain_llama.py",
 )
 PLOT_HOMES = (
     "lab/testbed/planner/picture",

@@ -132,10 +132,10 @@ class World:
             if planned.check is not None:
                 self._committed(self.users[planned.session.id - 1])
 
-    def _sleep(self, wake_at: float | None) -> None:
-        following = min(wake_at or inf, self._events[0][0] if self._events else inf)
+    def _sleep(self, wake_at: float) -> None:
+        following = min(wake_at, self._events[0][0] if self._events else inf)
         assert following < inf, "the server sleeps for ever, and somebody has no answer yet"
-        assert following > self.now or not wake_at, "it wakes and does nothing"
+        assert following > self.now or wake_at == inf, "it wakes and does nothing"
         self._happen(following)
 
     def _committed(self, user: User) -> None:

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from edge_client.drafters.onnx import OnnxFactory
-from lab.testbed.plain_llama import plain_llama
 from lab.training.distil.pruned import pruned
 from lab.training.distil.shipped_graph import write_graph
 from lab.training.distil.shipped_layers import write_layers
@@ -24,6 +23,7 @@ from opensled.models.gguf_file import read_head, read_metadata
 from opensled.models.onnx_assembly import assemble_onnx, dequantize, quantize
 from opensled.models.pull import PullConfig
 from opensled.models.store import bundled_folder, fetched_folder, model_file
+from tests.plain_llama import plain_llama
 from verify_server.text.gguf_text import GgufText
 
 TARGET = model_file("tiny", "*.gguf")

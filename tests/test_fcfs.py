@@ -1,5 +1,7 @@
 """The fcfs policy, as the pure function it is."""
 
+from math import inf
+
 from hw_profiles.step_cost import HardwareProfile
 from scheduler.fcfs import Fcfs
 from scheduler.plan import BatchPlan, Slice, Snapshot
@@ -17,7 +19,7 @@ def plan(*sessions, wait=1.0, now=0.5):
 
 
 def test_nobody_there_sleeps_until_an_arrival():
-    assert plan() == BatchPlan((), None)
+    assert plan() == BatchPlan((), inf)
 
 
 def test_drafts_are_verified_and_driven_sessions_decoded_in_one_step():
@@ -33,7 +35,7 @@ def test_a_session_waits_for_its_device_and_then_decodes_alone():
 
 
 def test_waiting_for_ever_and_never_waiting():
-    assert plan(view(1), wait=float("inf"), now=1e9) == BatchPlan((), None)
+    assert plan(view(1), wait=inf, now=1e9) == BatchPlan((), inf)
     assert plan(view(1), wait=0.0).slices == (Slice(1, 1, True),)
 
 

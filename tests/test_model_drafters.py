@@ -182,7 +182,7 @@ class TestLlamaCpp(ModelContract):
     @pytest.fixture(scope="class")
     @classmethod
     def logits_of(cls):
-        from lab.testbed.plain_llama import plain_llama
+        from tests.plain_llama import plain_llama
 
         model = plain_llama(GGUF, n_ctx=1024, n_threads=1)
 

@@ -11,14 +11,14 @@ PRODUCT, LAB, TESTS = "lines of the product", "lines of testbed, training, bench
 # Lower a number as soon as its count falls. None is ever raised: lines that are lent are in BORROWED.
 CEILINGS = {
     PRODUCT: 70_159,
-    LAB: 41_180,
-    TESTS: 90_505,
+    LAB: 41_179,
+    TESTS: 90_497,
     "kernel: lines": 12_049,
     "kernel: public classes of the server": 84,
     "kernel: imports of the shell": 64,
-    "public classes": 728,
+    "public classes": 727,
     "public names defined twice": 79,
-    "value classes made at one place": 125,
+    "value classes made at one place": 124,
     "numeric constants of the product's modules": 684,
 }
 SLACK = {PRODUCT: 100, LAB: 100, TESTS: 100, "kernel: lines": 100}  # a fall below it must lower the ceiling

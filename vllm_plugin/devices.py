@@ -272,7 +272,7 @@ class Fleet:
         snapshot = Snapshot(tuple([device.view for device in candidates]), self._memory)
         found = self.policy.plan(snapshot, HardwareProfile(room, cost), now)
         self._memory = found.memory
-        self.wake_at = inf if found.wake_at is None else found.wake_at
+        self.wake_at = found.wake_at
         chosen = {piece.session: piece for piece in found.slices if piece.decide}
         for device in candidates:
             if (piece := chosen.get(device.number)) is not None:

@@ -10,7 +10,7 @@ from types import TracebackType
 
 from opensled.process.registry import Registry, remedy_of
 
-NAMES = ("rounds", "edge_loop", "planner", "overload")
+NAMES = ("rounds", "edge_loop", "planner", "overload", "hubs")
 FIGURES = Registry("figure", {name: f"lab.benchmarks.{name}:measure" for name in NAMES})
 
 

@@ -77,6 +77,7 @@ PARTS = (
     _component("edge_loop", *DEVICE),
     _component("planner", "scheduler"),
     _component("overload", "verify_server/admission", *ROUND),
+    _component("hubs", *SIMULATED),
     Part(
         "quick",
         ("quick_baseline.json",),

@@ -1,18 +1,17 @@
-"""One contender of figure `peer`: users who ask an OpenAI server at the same time, and what that took."""
+"""One contender of figure `serving`: users who ask an OpenAI server at the same time, and what that took."""
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 
-from lab.testbed.client import StreamedReply, stream_chat, stream_completion
+from lab.testbed.client import StreamedReply, stream_chat
 from lab.testbed.process_guard import cpu_s
 
 TIMEOUT_S = 600.0
-Stream = Callable[[httpx.AsyncClient, dict[str, Any]], AsyncIterator[StreamedReply]]
 
 
 @dataclass
@@ -24,24 +23,14 @@ class Contender:
     first_s: list[float] = field(default_factory=list)  # of each answer: seconds to its first text
     cpu_s: float = 0.0  # of the server for all answers
     tokens: int = 0  # of all answers
-    cached: int = 0  # tokens of all prompts that the latest answers found in a cache
 
     def speed(self, bodies: Sequence[dict[str, Any]]) -> float:
         """Output tokens/s, from the first question to the last answer, of users who all ask at the same time."""
-        return self._measured(bodies, stream_chat)
-
-    def complete(self, bodies: Sequence[dict[str, Any]]) -> float:
-        """Like `speed`, for prompts that are text or token ids."""
-        return self._measured(bodies, stream_completion)
-
-    def _measured(self, bodies: Sequence[dict[str, Any]], stream: Stream) -> float:
         before = cpu_s(self.pid)
-        seconds, replies = asyncio.run(self._ask(bodies, stream))
+        seconds, replies = asyncio.run(self._ask(bodies))
         self.cpu_s += cpu_s(self.pid) - before
         tokens: int = sum(reply.usage["completion_tokens"] for reply in replies)
         self.tokens += tokens
-        details = [reply.usage.get("prompt_tokens_details") or {} for reply in replies]
-        self.cached = sum(each.get("cached_tokens", 0) for each in details)
         return tokens / seconds
 
     def forget(self) -> None:
@@ -49,13 +38,11 @@ class Contender:
         self.first_s.clear()
         self.cpu_s, self.tokens = 0.0, 0
 
-    async def _ask(
-        self, bodies: Sequence[dict[str, Any]], stream: Stream
-    ) -> tuple[float, list[StreamedReply]]:
+    async def _ask(self, bodies: Sequence[dict[str, Any]]) -> tuple[float, list[StreamedReply]]:
         async with httpx.AsyncClient(base_url=self.url, timeout=TIMEOUT_S, trust_env=False) as http:
             await http.get("/v1/models")  # the connection is not what is measured
             started = time.perf_counter()
-            replies = await asyncio.gather(*(self._hear(stream(http, body)) for body in bodies))
+            replies = await asyncio.gather(*(self._hear(stream_chat(http, body)) for body in bodies))
             return time.perf_counter() - started, list(replies)
 
     async def _hear(self, replies: AsyncIterator[StreamedReply]) -> StreamedReply:
@@ -64,9 +51,3 @@ class Contender:
             first = first or (reply.seconds if reply.text else 0.0)
         self.first_s.append(first)
         return reply
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that `share` of all do not exceed (nearest rank)."""
-    ordered = sorted(values)
-    return ordered[max(0, -(-len(ordered) * round(100 * share) // 100) - 1)]

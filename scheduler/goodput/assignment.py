@@ -13,7 +13,7 @@ from hw_profiles.step_cost import DraftingCost, HardwareProfile
 from scheduler.goodput.rounds import LENGTHS, Chosen, RoundTable
 from scheduler.plan import SessionView
 
-ITERATIONS = 6  # chosen: of the fixed point; more change nothing that matters and cost planning time
+ITERATIONS = 6  # chosen: of the fixed point, at most; more change nothing that matters and cost planning time
 BLUR = 0.4  # chosen: share of a step over which ceil is smoothed, against trust in exact times
 # By which share of its tokens/s a session must gain for a change: of what its device drafts, for at rest that shows
 # nothing; and of all else. The former is also what drafts that do not pay may cost a user for long. One user 5 ms from
@@ -139,12 +139,14 @@ class DraftPlanner(RoundTable):
         passes, mean = self.own[arms, self.all].max(axis=1), float(contexts.mean())
         step_s, share = np.full((len(arms), 1), self._cost.verify_s(1, mean, 1)), np.ones(away.shape)
         for _ in range(ITERATIONS):
-            share = self._shares(step_s, away, share.sum(axis=1, keepdims=True) - share)
+            last, share = share, self._shares(step_s, away, share.sum(axis=1, keepdims=True) - share)
             present = share / _busy(share)  # in a step that there is
-            loads = np.stack([(present * each).sum(axis=1) for each in (positions, contexts, drafted, read)])
-            loads = np.vstack((loads, present.sum(axis=1), passes, step_s[:, 0]))
+            sums = [(present * each).sum(axis=1) for each in (positions, contexts, drafted, read, 1)]
+            loads = np.vstack((*sums, passes, step_s[:, 0]))
             found = [self._mean_step(mean, *each) for each in loads.T.tolist()]
             step_s, turns = (np.array(column)[:, None] for column in zip(*found))
+            if (step_s[:, 0] == loads[-1]).all() and (share == last).all():
+                break
         return step_s, share, turns
 
     def _mean_step(

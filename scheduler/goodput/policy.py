@@ -22,14 +22,7 @@ from opensled.core.messages import HintReason, Why
 from scheduler.estimates import GUESS, Forecast
 from scheduler.goodput.rounds import LENGTHS
 from scheduler.goodput.state import GoodputState, Lengths, Wait, current
-from scheduler.goodput.step_budget import (
-    in_turn,
-    most_urgent,
-    most_valuable,
-    short_first,
-    urgency,
-    verifiable,
-)
+from scheduler.goodput.step_budget import in_turn, most_valuable, short_first, urgency, verifiable
 from scheduler.plan import BatchPlan, PolicyOptions, SessionView, Slice, Snapshot, room_for_prompts
 
 LONGEST_WAIT_S = 1.0  # chosen: for a draft, from the departure of the verdict; a user sees a longer pause
@@ -69,7 +62,7 @@ class Goodput:
         if candidates.ahead:
             computed = sum([piece.tokens + (piece.draft or 0) for piece in slices])
             slices += _ahead(candidates.ahead, profile.max_step_tokens - computed)
-        return BatchPlan(tuple(slices), None if wake_at == inf else wake_at, state)
+        return BatchPlan(tuple(slices), wake_at, state)
 
     def _candidates(self, sessions: Sequence[SessionView], state: GoodputState, now: float) -> StepCandidates:
         candidates = StepCandidates([], [], [], {})
@@ -143,8 +136,9 @@ def _slices(
     """Slices of sessions that decide, then pieces of prompts with the rest of the step."""
     budget = profile.max_step_tokens
     kept = room_for_prompts(deciding, prompts, budget, urgency)
-    chosen = most_urgent(deciding, budget - kept)
-    drafts, own = _verified_lengths(chosen, budget - kept - len(chosen), state.load.rate, profile)
+    room = budget - kept
+    chosen = deciding if len(deciding) <= room else sorted(deciding, key=urgency)[:room]
+    drafts, own = _verified_lengths(chosen, room - len(chosen), state.load.rate, profile)
     budget -= len(chosen) + sum(drafts) + sum(filter(None, own))
     (hints, asks), slices = state.orders(now), []
     for session, draft, mine in zip(chosen, drafts, own):

@@ -108,10 +108,3 @@ def in_turn(
     if not watched or len(waiting) == len(sessions):
         return sessions
     return waiting if step_s(waiting) * (1 + NOTICED) < step_s(sessions) else sessions
-
-
-def most_urgent(sessions: Sequence[SessionView], places: int) -> Sequence[SessionView]:
-    """The `places` most urgent sessions; if there are no more than that, all in their order."""
-    if len(sessions) <= places:
-        return sessions
-    return sorted(sessions, key=urgency)[:places]

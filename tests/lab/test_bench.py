@@ -51,7 +51,7 @@ NAMES = [pytest.param(name, marks=pytest.mark.long if name in LONG else ()) for 
 def test_every_figure_is_measured_and_written_with_its_origin(name, tmp_path, capsys):
     assert main([name, "--quick", "--out", str(tmp_path)]) == 0
     written = json.loads((tmp_path / f"{name}.json").read_text())
-    assert written["label"] in ("real", "emulated")
+    assert written["label"] in LABELS
     assert written["samples"] and all(min(each) >= 0 for each in written["samples"].values())
     assert all(ratio["lowest"] <= ratio["ratio"] <= ratio["highest"] for ratio in written["ratios"])
     origin = written["provenance"]

@@ -18,16 +18,7 @@ from lab.testbed.planner import bound, ways
 from lab.testbed.planner.answer import Answer, make_answer
 from lab.testbed.planner.answer_view import as_json, text
 from lab.testbed.planner.asking import best_at, fastest
-from lab.testbed.planner.planning import (
-    fleet_of,
-    from_words,
-    machines_of,
-    named,
-    setting_of,
-    source_of,
-    work_of,
-)
-from lab.testbed.planner.recorded_drafts import traces_of
+from lab.testbed.planner.planning import from_words, machines_of, named, setting_of, work_of
 from lab.testbed.planner.ways import ALIKE, ALONE, DEVICES, SERVER, WAYS, Simulation, best_way
 from opensled.cli.main import main
 from opensled.core.errors import NotFound
@@ -122,9 +113,9 @@ def test_what_users_get_and_what_the_law_holds_agree(monkeypatch):
     monkeypatch.setattr(ways, "ALL_READ", 3000)
     monkeypatch.setattr(ways, "WARM_UP", 100)
     config = named(BUYERS["Mac mini as a hub"])
-    setting, traces = setting_of(config, "apple-m4", work_of(config)), traces_of(source_of(config))
+    setting = setting_of(config, "apple-m4", work_of(config))
     for users in (1, 4, 16):
-        rate = Simulation(fleet_of(config, "apple-m4"), setting, traces, users).rate(ALONE)
+        rate = Simulation.of(config, "apple-m4", users).rate(ALONE)
         assert rate and fastest(setting, "centralized", users)[0] == pytest.approx(rate, rel=0.15)
         assert best_at(setting, "centralized", 0.8 * rate).users >= users
         assert best_at(setting, "centralized", 1.2 * rate).users < users
@@ -197,7 +188,7 @@ def test_several_accelerators_share_the_users():
 
 
 def test_more_users_than_memory_take_more_accelerators(monkeypatch):
-    monkeypatch.setattr("lab.testbed.planner.answer._rates", lambda *asked: asked[3])
+    monkeypatch.setattr("lab.testbed.planner.answer._rates", lambda *asked: asked[2])
     many = asked(PlanConfig(accelerator="rtx4090", users=100))
     assert many.machines.number == 3 and many.places >= 100
     pair = asked(PlanConfig(accelerator="2xrtx4090", users=100))

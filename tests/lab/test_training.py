@@ -187,7 +187,7 @@ def test_the_hub_agrees_with_the_target_more_often_than_the_draft_does(tokenizer
 
 
 def test_the_gguf_file_of_the_hub_has_its_logits(prompt_ids, hub):
-    plain = pytest.importorskip("lab.testbed.plain_llama")
+    plain = pytest.importorskip("tests.plain_llama")
     model = plain.plain_llama(model_file(HUB.name, "*.gguf"), n_ctx=128, n_threads=1)
     model.eval(prompt_ids)
     with torch.inference_mode():
@@ -197,7 +197,7 @@ def test_the_gguf_file_of_the_hub_has_its_logits(prompt_ids, hub):
 
 
 def test_gguf_has_the_same_ids_and_logits(tokenizer, prompt_ids, draft_logits):
-    plain = pytest.importorskip("lab.testbed.plain_llama")
+    plain = pytest.importorskip("tests.plain_llama")
     path = model_path(DRAFT.name) / "tiny-draft-q8_0.gguf"
     model = plain.plain_llama(path, n_ctx=128, n_threads=1)
     text = tokenizer.decode(prompt_ids)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from math import inf
 
 from opensled.core.messages import Draft
 from verify_server.round.engine_thread import EngineThread
@@ -101,7 +102,7 @@ class VerifyLoop:
         loop = asyncio.get_running_loop()
         self._sleeper = loop.create_future()
         timer = None
-        if sleep.until is not None:
+        if sleep.until < inf:
             timer = loop.call_later(max(0.0, sleep.until - self.clock()), self.wake)
         try:
             await self._sleeper

@@ -37,7 +37,7 @@ class Work(NamedTuple):
 class Sleep(NamedTuple):
     """There is nothing to compute until something changes, or until a time."""
 
-    until: float | None  # seconds; None = only a change ends it
+    until: float  # seconds; infinity = only a change ends it
 
 
 class StepMachine:

@@ -81,7 +81,7 @@ def _rounds(item: ItemTrace, length: int, block: Block) -> list[tuple[int, int]]
     rounds, place, end = [], 0, len(item.target_ids)
     while place < end:
         drafted = block(item.proposals[place], min(length, end - place - 1))
-        accepted = common_prefix(drafted, item.target_ids[place:])
+        accepted = common_prefix(drafted, item.target_ids[place : place + length])
         rounds.append((accepted + 1, len(drafted)))
         place += accepted + 1
     return rounds

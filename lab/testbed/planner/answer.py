@@ -15,13 +15,10 @@ from lab.testbed.planner.planning import (
     Machines,
     bits_of,
     cost_at,
-    fleet_of,
     setting_of,
-    source_of,
     usd_hour,
     work_of,
 )
-from lab.testbed.planner.recorded_drafts import traces_of
 from lab.testbed.planner.token_cost import HOUR_S
 from lab.testbed.planner.ways import Rates, Simulation
 
@@ -136,7 +133,7 @@ def make_answer(config: PlanConfig, machines: Machines) -> Answer:
     machines = machines._replace(number=count)
     if not each:
         return Answer(config, machines, work, setting, (), ())
-    rates = tuple(_rates(config, setting, machines, users) for users in _counts(config.users, count * each))
+    rates = tuple(_rates(config, machines, users) for users in _counts(config.users, count * each))
     paces = (config.pace,) if config.pace else PACES
     return Answer(
         config, machines, work, setting, rates, tuple(_held(setting, machines, pace) for pace in paces)
@@ -149,10 +146,9 @@ def _counts(users: int, places: int) -> list[int]:
     return sorted({min(each, places) for each in asked})
 
 
-def _rates(config: PlanConfig, setting: Setting, machines: Machines, users: int) -> UserRates:
+def _rates(config: PlanConfig, machines: Machines, users: int) -> UserRates:
     print(f"simulating {users} user{'s' * (users != 1)}", file=sys.stderr, flush=True)
-    fleet, traces = fleet_of(config, machines.accelerator), traces_of(source_of(config))
-    simulation = Simulation(fleet, setting, traces, ceil(users / machines.number), config.server_drafter)
+    simulation = Simulation.of(config, machines.accelerator, ceil(users / machines.number))
     return UserRates(users, simulation.rates())
 
 

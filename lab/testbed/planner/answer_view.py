@@ -10,8 +10,7 @@ from lab.testbed.planner.answer import Answer, Held, UserRates
 from lab.testbed.planner.bound import bound_words, lone_rates, published_words, settings_of
 from lab.testbed.planner.page import assumed, columns, table, wrapped
 from lab.testbed.planner.planning import BITS, source_of
-from lab.testbed.planner.recorded_drafts import traces_of
-from lab.testbed.planner.setting import recorded
+from lab.testbed.planner.setting import recorded_work
 from lab.testbed.planner.trip import mean_s
 from lab.testbed.planner.ways import ALONE, BESIDE, BOTH, DEVICES, SERVER, WAYS
 
@@ -250,7 +249,7 @@ def drafts_words(config: PlanConfig) -> str:
     """How often drafts are right."""
     source = source_of(config)
     if source.rate is None:
-        first = recorded(traces_of(source)).acceptance.first
+        first = recorded_work(source).acceptance.first
         return f"{source.words}, {100 * first:.0f} % of first tokens accepted; --acceptance takes your own"
     return f"{source.words} at each position"
 

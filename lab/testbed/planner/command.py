@@ -30,7 +30,7 @@ from lab.testbed.planner.planning import (
     trade_off_of,
 )
 from lab.testbed.planner.recorded_drafts import traces_of
-from lab.testbed.planner.setting import recorded, work_of
+from lab.testbed.planner.setting import recorded_work, work_of
 from opensled.core.errors import UsageError
 
 if TYPE_CHECKING:  # the simulator takes a second to load
@@ -179,9 +179,11 @@ def _server(config: PlanConfig, accelerator: str, setting: Setting) -> Simulated
     at the promised pace: a full server has no choice left."""
     from lab.testbed.planner.tradeoff_simulated import MOST, simulated_point
 
-    traces = traces_of(source_of(config))
-    fleet = fleet_of(config, accelerator)
-    plain = best(setting_of(config, accelerator, recorded(traces)), "centralized", config.promised).users
+    fleet, source = fleet_of(config, accelerator), source_of(config)
+    recorded = setting_of(config, accelerator, recorded_work(source))
+    plain = best(recorded, "centralized", config.promised).users
     users = min(config.users or max(1, plain // 2), MOST, opensled(fleet).server.sessions_that_fit)
     print(f"simulating {users} users", file=sys.stderr, flush=True)
-    return simulated_point(fleet.of_users(users), traces, config.promised, prices_of(config, setting))
+    return simulated_point(
+        fleet.of_users(users), traces_of(source), config.promised, prices_of(config, setting)
+    )

@@ -12,7 +12,7 @@ from lab.testbed.config import MODEL, PlanConfig
 from lab.testbed.fleet import Fleet, Group, Server
 from lab.testbed.planner import setting as settings
 from lab.testbed.planner.capacity_law import Setting
-from lab.testbed.planner.recorded_drafts import RecordedDrafts, traces_of
+from lab.testbed.planner.recorded_drafts import RecordedDrafts
 from lab.testbed.planner.token_cost import PlanPrices
 from lab.testbed.planner.tradeoff import TradeOff, trade_off
 from lab.testbed.planner.trip import mean_s
@@ -109,7 +109,7 @@ def source_of(config: PlanConfig) -> RecordedDrafts:
 
 def work_of(config: PlanConfig) -> settings.Work:
     """The plan's drafts with recorded questions and answers, those that are simulated as well."""
-    return settings.recorded(traces_of(source_of(config)))
+    return settings.recorded_work(source_of(config))
 
 
 def fleet_of(config: PlanConfig, accelerator: str) -> Fleet:

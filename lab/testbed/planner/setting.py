@@ -1,6 +1,7 @@
 """The law's setting of a fleet: its profiles, and what its drafts are worth."""
 
 from dataclasses import dataclass
+from functools import cache
 from math import inf
 from statistics import fmean
 
@@ -38,11 +39,17 @@ def recorded(traces: TraceSet) -> Work:
     return Work(of_traces(traces), of_traces(traces, C_TH), prompt + answer / 2, prompt, answer)
 
 
+@cache
+def recorded_work(source: RecordedDrafts) -> Work:
+    """The workload that `source` replays; raises UsageError for a pair not recorded."""
+    return recorded(traces_of(source))
+
+
 def work_of(source: RecordedDrafts) -> Work:
     """Only what its drafts are worth, for the workload is the user's own; raises UsageError for a pair not recorded."""
     if source.rates:
         return assumed(*source.rates)
-    found = recorded(traces_of(source))
+    found = recorded_work(source)
     return Work(found.acceptance, found.guarded)
 
 

@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from lab.testbed.baselines import BASELINES, DRAFT_BESIDE, LONGEST, SERVER_SD, with_head
-from lab.testbed.config import MODEL
+from lab.testbed.config import MODEL, PlanConfig
 from lab.testbed.fleet import Fleet
 from lab.testbed.load.load import Load
 from lab.testbed.planner.asking import best_at, fastest
 from lab.testbed.planner.capacity_law import Capacity, Setting, kv_fits
-from lab.testbed.planner.planning import WORTH_IT, draft_wait
+from lab.testbed.planner.planning import WORTH_IT, draft_wait, fleet_of, setting_of, source_of, work_of
+from lab.testbed.planner.recorded_drafts import traces_of
 from lab.testbed.simulator import simulate
 from lab.testbed.traces import TraceSet
 
@@ -46,6 +47,13 @@ class Simulation:
     traces: TraceSet
     users: int
     drafter: str = MODEL  # what drafts beside the target
+    seed: int = 0
+
+    @classmethod
+    def of(cls, config: PlanConfig, accelerator: str, users: int, seed: int = 0) -> "Simulation":
+        """So many users of the plan on that accelerator."""
+        setting, traces = setting_of(config, accelerator, work_of(config)), traces_of(source_of(config))
+        return cls(fleet_of(config, accelerator), setting, traces, users, config.server_drafter, seed)
 
     def rates(self) -> Rates:
         """Of all ways."""
@@ -60,7 +68,9 @@ class Simulation:
         if name in DRAFT_BESIDE and self.drafter != MODEL:
             baseline = with_head(baseline, self.drafter)
         pace = fastest(self.setting, "centralized", self.users)[0]
-        load = Load(warmup=WARM_UP / pace, duration=max(EACH_READS, ALL_READ / self.users) / pace)
+        load = Load(
+            warmup=WARM_UP / pace, duration=max(EACH_READS, ALL_READ / self.users) / pace, seed=self.seed
+        )
         groups = tuple(replace(group, draft_length=LONGEST) for group in self.fleet.groups)
         server = replace(self.fleet.server, draft_wait=draft_wait(self.setting, LONGEST))
         fleet = replace(self.fleet, groups=groups, server=server).of_users(self.users)

@@ -5,6 +5,7 @@ What the target says is recorded (sequences.py). There is no KV memory and no th
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Protocol
 
 from hw_profiles.step_cost import HardwareProfile
@@ -189,7 +190,7 @@ class SimulatedServer:
             return
         self._is_busy = False
         self._alarm += 1
-        if begun.until is not None:
+        if begun.until < inf:
             assert begun.until > self._events.now, "a policy that plans nothing must sleep"
             self._events.at(begun.until, self._ring, self._alarm)
 

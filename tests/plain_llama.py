@@ -1,4 +1,4 @@
-"""llama.cpp by itself, through its own Python class: what tests and benchmarks compare with."""
+"""llama.cpp by itself, through its own Python class: what tests compare with."""
 
 from pathlib import Path
 from typing import Any
