@@ -137,7 +137,7 @@ PARTS = (
     _loose("smollm2-pad"),
     Part(
         "vllm",
-        ("vllm_engine.json",),
+        ("vllm_engine-smollm2.json", "vllm_engine-tiny.json"),
         "lab.benchmarks.vllm_engine",
         ("--eager",),
         ("vllm_plugin", "verify_server/rules", "scheduler/goodput", "opensled/core", "opensled/wire"),

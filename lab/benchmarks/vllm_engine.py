@@ -142,8 +142,8 @@ def _run(arguments: Namespace) -> int:
     document["turns"] = [turn._asdict() for turn in turns]
     print("\n".join(lines(turns)))
     if out := folder_of(arguments):
-        write_json(out / "vllm_engine.json", document)
-        print(f"written: {out / 'vllm_engine.json'}")
+        write_json(path := out / f"vllm_engine-{arguments.model}.json", document)
+        print(f"written: {path}")
     return 0
 
 
@@ -246,7 +246,7 @@ def figure(plan: Plan, facts: Mapping[str, object], turns: Sequence[Turn]) -> Fi
     grouped = by_contender(turns)
     pairs = [(name, users) for name, users in grouped if name != STOCK]
     return Figure(
-        title="`vllm serve --opensled` against `vllm serve`",
+        title=f"`vllm serve --opensled` against `vllm serve` on {facts.get('model')}",
         unit="tokens/s",
         more_is_better=True,
         compared=COMPARED,
