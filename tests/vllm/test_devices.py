@@ -98,7 +98,6 @@ def test_now_and_then_a_step_waits_for_most_drafts_and_more_rarely_where_they_do
             if comes:
                 late.hear()
             chosen = fleet.plan((0, 0, 0), 2.0 * step if comes else fleet.wake_at)
-        assert set(chosen) >= {"name"}
         for each in (ready, late):
             if each.name in chosen:
                 each.grow(2.0 * step + 1.0)
