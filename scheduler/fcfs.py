@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 
 from hw_profiles.step_cost import HardwareProfile
 from scheduler.plan import (
@@ -16,6 +17,8 @@ from scheduler.plan import (
     may_decide,
     room_for_prompts,
 )
+
+AGE = attrgetter("ready_since")
 
 
 @dataclass(frozen=True)
@@ -34,13 +37,16 @@ class Fcfs:
         budget, slices = profile.max_step_tokens, []
         present = [session for session in snapshot.sessions if not session.absent]
         may = {session.id: may_decide(session, self.draft_wait, now) for session in present}
-        # Short work first: a verification beside a long prompt costs the prompt little and the others nothing.
-        # Last the KV that no reader waits for: it must not take the budget of the others.
-        present.sort(key=lambda each: (not may[each.id], each.uncomputed > 1, each.ready_since))
         deciding = [session for session in present if may[session.id] and session.uncomputed == 1]
         prompts = [session for session in present if may[session.id] and session.uncomputed > 1]
-        kept = room_for_prompts(deciding, prompts, budget, lambda session: session.ready_since)
-        for session in present:
+        kept = room_for_prompts(deciding, prompts, budget, AGE)
+        # Where all fit by arrival: of two that push each other out of memory, one goes on.
+        if len(deciding) > budget - kept:
+            deciding.sort(key=AGE)
+        # Short work first: a verification beside a long prompt costs the prompt little and the others nothing.
+        # Last the KV that no reader waits for: it must not take the budget of the others.
+        ahead = [session for session in present if not may[session.id]]
+        for session in [*deciding, *sorted(prompts, key=AGE), *ahead]:
             room = budget - kept * (session.uncomputed == 1)
             piece = self._slice(session, may[session.id], room)
             if piece is not None:
@@ -52,8 +58,7 @@ class Fcfs:
         return BatchPlan(tuple(slices), end_of_waits(present, self.draft_wait, now))
 
     def _slice(self, session: SessionView, decide: bool, budget: int) -> Slice | None:
-        wanted = session.uncomputed if decide else session.uncomputed - 1
-        tokens = min(wanted, budget)
+        tokens = min(session.uncomputed - (not decide), budget)
         if tokens <= 0:
             return None
         if tokens < session.uncomputed:

@@ -42,9 +42,9 @@ class Static:
     def plan(self, snapshot: Snapshot, profile: HardwareProfile, now: float) -> BatchPlan:
         sessions, budget = snapshot.sessions, profile.max_step_tokens
         ready = [session for session in sessions if may_decide(session, self.draft_wait, now)]
-        ready.sort(key=lambda session: session.waiting_since)
         prompts = [session for session in ready if session.uncomputed > 1]
         first = [session for session in ready if session.uncomputed <= 1]
+        first.sort(key=lambda session: session.waiting_since)
         awaited = sum([may_decide(session, -inf, now) for session in sessions])
         size = min(self.batch or awaited, awaited)
         late = [session for session in first if now >= session.waiting_since + self.draft_wait]

@@ -46,7 +46,7 @@ def goodput(draft_wait: float) -> Believes:
 @pytest.fixture(autouse=True)
 def _under_goodput(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.system.Fcfs", goodput)
-    monkeypatch.setattr("tests.test_kv_pressure.Fcfs", goodput)
+    monkeypatch.setattr("tests.sessions.Fcfs", goodput)
 
 
 # Those that meet one under first come, first served only in `make test-long` (tests/test_lossless.py).

@@ -20,6 +20,7 @@ from opensled.core.messages import SamplingParams
 from opensled.core.noise import noise_key
 from opensled.models.store import model_path
 from scheduler.fcfs import Fcfs
+from scheduler.plan import Snapshot
 from tests.fakes import OracleDrafter, Weather
 from tests.lossless import reference
 from tests.system import FOREVER, ask, running
@@ -137,8 +138,9 @@ def sampling_of(params: SamplingParams, seed: int) -> Sampling:
 class Patient(Fcfs):
     """Decides nothing without a draft but the very last token, which needs none: a lost device comes back."""
 
-    def _may_decide(self, session, now):
-        return session.device.tokens is not None or (session.left <= 1 and super()._may_decide(session, now))
+    def plan(self, snapshot, profile, now):
+        views = [each if each.left <= 1 else replace(each, server_drives=False) for each in snapshot.sessions]
+        return super().plan(Snapshot(tuple(views), snapshot.memory), profile, now)
 
 
 async def answers_of(engine, make, params, *, weather=Weather()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import cache
+from math import inf
 
 import pytest
 from hypothesis import strategies as st
@@ -247,7 +248,7 @@ def test_the_policy_is_made_from_what_the_server_is_told():
 
 
 def test_nobody_there_sleeps_until_an_arrival():
-    assert plan() == BatchPlan((), None)
+    assert plan() == BatchPlan((), inf)
 
 
 def test_a_draft_waits_for_the_others_no_longer_than_their_time_is_up():
@@ -270,7 +271,7 @@ def test_a_batch_size_is_neither_exceeded_nor_waited_for_in_vain():
 
 
 def test_waiting_for_ever():
-    assert plan(view(1, draft=1), view(2), wait=float("inf"), now=1e9) == BatchPlan((), None)
+    assert plan(view(1, draft=1), view(2), wait=inf, now=1e9) == BatchPlan((), inf)
 
 
 def test_a_prompt_is_computed_before_the_batch_and_not_in_it():

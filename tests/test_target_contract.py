@@ -3,6 +3,7 @@ whoever drafted; nobody is forgotten; no memory leaks."""
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 
 import pytest
 
@@ -125,7 +126,7 @@ class Room:
             begun = self.machine.begin(self.now)
             if isinstance(begun, Work):
                 self.end(begun)
-            elif begun.until is None:
+            elif begun.until == inf:
                 return
             else:
                 self.now = begun.until

@@ -104,7 +104,9 @@ class RemoteSession:
         self._pace = ReopeningPace(patience.first_retry, patience.slowest_retry)
         self.reopened = 0  # how often the stream was lost, or led elsewhere, and found again
         self.cached = 0  # positions of the prompt whose KV was found, where the first token comes from
-        self.hear_prefill: Callable[[Prefill], None] = _ignore  # called with each one; tokens come once
+        self.hear_prefill: Callable[[Prefill], None] = lambda _: (
+            None
+        )  # called with each one; tokens come once
         self._prefill: Prefill | None = None  # the latest of this stream
         self._prompt = PromptTokens()
 
@@ -246,7 +248,10 @@ class RemoteSession:
             try:
                 return await self._reach(moved)
             except (Unreachable, Overloaded) as error:
-                pause = max(delay, _retry_delay(error))
+                asked = error.retry_after if isinstance(error, Overloaded) else 0.0
+                pause = max(
+                    delay, asked * random.uniform(1.0, 1.25)
+                )  # all that it turned away do not come at once
                 if now() + pause > deadline:
                     raise
                 if self._request.noise_key and delay == first:
@@ -304,10 +309,6 @@ class RemoteSession:
         return answer
 
 
-def _ignore(prefill: Prefill) -> None:
-    """Nobody wants to know."""
-
-
 def _going_on(request: Open, generated: tuple[int, ...]) -> Open:
     """The request of a sequence that has `generated` tokens by now; all that its prompt says came before them."""
     wanted = None if generated else request.prompt_logprobs
@@ -330,11 +331,6 @@ async def limit_time(seconds: float, work: Coroutine[Any, Any, Message]) -> Mess
         raise Unreachable(f"the server sent nothing for {seconds:g} s")
     finally:
         task.cancel()
-
-
-def _retry_delay(error: Exception) -> float:
-    """Seconds that a server without room asks to wait; spread, so that not all it turned away come back at once."""
-    return error.retry_after * random.uniform(1.0, 1.25) if isinstance(error, Overloaded) else 0.0
 
 
 async def _first_answer(stream: Stream) -> Opened | Moved:

@@ -1,6 +1,5 @@
 """The default policy: it maximises the expected tokens per second of target time under the guaranteed paces.
 
-For each session and step it verifies a draft, decodes one token, waits for a draft or computes a piece of a prompt.
 Plain decoding is always possible, so a slow, late, silent or bad device costs its user only a short wait now and then.
 A review decides for all sessions together which devices draft, and how much (state.py, assignment.py). Each step
 follows the latest review. __init__.py derives the formulas.

@@ -147,5 +147,4 @@ async def test_a_draft_that_comes_true_before_a_step_verifies_it_counts_as_one_t
     client.session = made(1, PROMPT, 400, SequenceMemory(), estimate=estimate)
     loop.attach(client.session, len(PROMPT))
     await asyncio.gather(*[each.task for each in loop._writing.values()])
-    assert client.session.sequence.over
     assert 0.4 < estimate.device.confidences.chance(0.55) < 0.6
