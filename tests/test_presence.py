@@ -117,8 +117,8 @@ async def test_a_revoked_device_does_not_hammer_its_server(tmp_path):
         for _ in range(200):
             with pytest.raises(Unauthorized, match="pair this device again"):
                 await read(device)
-        seconds = time.monotonic() - began
-        assert manager.stats.refused["unauthorized"] <= 1 + seconds / FRESH_S
+        # One more where gRPC lost the first one's status: a call that ends while it is written to
+        assert manager.stats.refused["unauthorized"] <= 2 + (time.monotonic() - began) / FRESH_S
         write_whole(token, b"secret-2\n", private=True)
         own.current(at_once=True)
         await read(device)
