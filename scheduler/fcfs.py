@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from hw_profiles.step_cost import HardwareProfile
+from scheduler.goodput.step_budget import reserve
 from scheduler.plan import (
     BatchPlan,
     PolicyOptions,
@@ -15,7 +16,6 @@ from scheduler.plan import (
     end_of_waits,
     fitting,
     may_decide,
-    room_for_prompts,
 )
 
 AGE = attrgetter("ready_since")
@@ -39,7 +39,7 @@ class Fcfs:
         may = {session.id: may_decide(session, self.draft_wait, now) for session in present}
         deciding = [session for session in present if may[session.id] and session.uncomputed == 1]
         prompts = [session for session in present if may[session.id] and session.uncomputed > 1]
-        kept = room_for_prompts(deciding, prompts, budget, AGE)
+        kept = reserve(deciding, prompts, budget, AGE)
         # Where all fit by arrival: of two that push each other out of memory, one goes on.
         if len(deciding) > budget - kept:
             deciding.sort(key=AGE)

@@ -1,8 +1,8 @@
 """The types of scheduling: the snapshot that a policy gets, and the plan that it returns."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, inf
+from math import inf
 from typing import NamedTuple, Protocol
 
 from hw_profiles.step_cost import HardwareProfile
@@ -10,7 +10,6 @@ from opensled.core.messages import Why
 from scheduler.estimates import Forecast
 
 MAX_DRAFT = 16  # default maximum length of a draft block, in tokens
-PROMPTS = 0.25  # chosen: share of a full step for prompts; first tokens against the pace of answers
 
 
 @dataclass(slots=True)  # frozen ones take three times as long to make; tuples, to read
@@ -93,21 +92,6 @@ def fitting(offer: OfferView, room: int) -> int | None:
     return room if room < (offer.tokens or 0) else None
 
 
-def room_for_prompts(
-    deciding: Sequence[SessionView],
-    prompts: Sequence[SessionView],
-    budget: int,
-    urgency: Callable[[SessionView], float],
-) -> int:
-    """The tokens of a step that prompts get before sessions with one token to compute; a step of one token goes to the
-    session with the smallest urgency."""
-    if not prompts or not deciding:
-        return 0
-    if budget == 1:
-        return int(min(map(urgency, prompts)) < min(map(urgency, deciding)))
-    return min(ceil(PROMPTS * budget), sum([session.uncomputed for session in prompts]))
-
-
 def may_decide(session: SessionView, draft_wait: float, now: float) -> bool:
     """Whether a token may be written for it; it waits for its device at most `draft_wait` seconds after a verdict."""
     if session.absent or session.device.tokens is not None:
@@ -120,8 +104,7 @@ def end_of_waits(sessions: Sequence[SessionView], draft_wait: float, now: float)
     waits = [
         session.waiting_since + draft_wait
         for session in sessions
-        if not session.absent and not session.paused
-        if not session.server_drives and session.device.tokens is None
+        if not (session.absent or session.paused or session.server_drives) and session.device.tokens is None
     ]
     return min([wait for wait in waits if wait > now], default=inf)
 

@@ -21,8 +21,8 @@ from opensled.core.messages import HintReason, Why
 from scheduler.estimates import GUESS, Forecast
 from scheduler.goodput.rounds import LENGTHS
 from scheduler.goodput.state import GoodputState, Lengths, Wait, current
-from scheduler.goodput.step_budget import in_turn, most_valuable, short_first, urgency, verifiable
-from scheduler.plan import BatchPlan, PolicyOptions, SessionView, Slice, Snapshot, room_for_prompts
+from scheduler.goodput.step_budget import in_turn, most_valuable, reserve, short_first, urgency, verifiable
+from scheduler.plan import BatchPlan, PolicyOptions, SessionView, Slice, Snapshot
 
 LONGEST_WAIT_S = 1.0  # chosen: for a draft, from the departure of the verdict; a user sees a longer pause
 PRICES = 64  # chosen: places at most where the cost of a step is asked for; exact where rows are few
@@ -134,7 +134,7 @@ def _slices(
 ) -> list[Slice]:
     """Slices of sessions that decide, then pieces of prompts with the rest of the step."""
     budget = profile.max_step_tokens
-    kept = room_for_prompts(deciding, prompts, budget, urgency)
+    kept = reserve(deciding, prompts, budget, urgency)
     room = budget - kept
     chosen = deciding if len(deciding) <= room else sorted(deciding, key=urgency)[:room]
     drafts, own = _verified_lengths(chosen, room - len(chosen), state.load.rate, profile)

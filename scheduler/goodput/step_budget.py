@@ -6,6 +6,7 @@ before others. Every session has its turn.
 
 from collections.abc import Callable, Sequence
 from itertools import chain
+from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from scheduler.plan import OfferView, SessionView
 BACKGROUND_S, LONG_S = 2.0, 0.5
 NOTICED = 0.1  # chosen: maximum share of a step that sessions of low priority may add for others
 WHOLE = 1e6  # above any price: a draft that was asked for as a whole is of little use as a part
+PROMPTS = 0.25  # chosen: share of a full step for prompts; first tokens against the pace of answers
 CREDIT_S = 1.0  # chosen: seconds for which a session that is ahead of its pace lets others pass
 
 
@@ -70,6 +72,21 @@ def _told(offer: OfferView, tokens: int) -> Sequence[float]:
         return (WHOLE,) * tokens if offer.least else offer.reach[:tokens]
     accepted = accepted_tokens(*(offer.forecast or GUESS)[:2], min(offer.depth, tokens))
     return [float(accepted) / max(1, tokens)] * tokens
+
+
+def reserve(
+    deciding: Sequence[SessionView],
+    prompts: Sequence[SessionView],
+    budget: int,
+    urgency: Callable[[SessionView], float],
+) -> int:
+    """Keep tokens of a step for prompts, before sessions with one token to compute; a step of one token goes to the
+    session with the smallest urgency."""
+    if not prompts or not deciding:
+        return 0
+    if budget == 1:
+        return int(min(map(urgency, prompts)) < min(map(urgency, deciding)))
+    return min(ceil(PROMPTS * budget), sum([session.uncomputed for session in prompts]))
 
 
 def short_first(prompts: Sequence[SessionView], budget: int) -> list[SessionView]:
