@@ -111,7 +111,7 @@ async def test_what_is_confirmed_and_taken_back_is_counted():
 def test_a_device_hears_who_wrote_what():
     (answer,), _, _ = answers_of(1, acceptance=1.0, params=LONG)
     origins = [origin for commit in answer.commits for origin in commit.origins]
-    assert len(origins) == 120 and set(origins) <= {"accepted", "server"}
+    assert len(origins) == 120 and set(origins) <= {"accepted", "bonus", "server"}
     assert origins.count("accepted") > 40
 
 
