@@ -10,10 +10,10 @@ from lab.benchmarks.house_source import checkout
 PRODUCT, LAB, TESTS = "lines of the product", "lines of testbed, training, benchmarks", "lines of tests"
 # Lower a number as soon as its count falls. None is ever raised: lines that are lent are in BORROWED.
 CEILINGS = {
-    PRODUCT: 70_159,
+    PRODUCT: 70_157,
     LAB: 41_179,
     TESTS: 90_497,
-    "kernel: lines": 12_049,
+    "kernel: lines": 12_047,
     "kernel: public classes of the server": 84,
     "kernel: imports of the shell": 64,
     "public classes": 727,

@@ -104,9 +104,8 @@ class RemoteSession:
         self._pace = ReopeningPace(patience.first_retry, patience.slowest_retry)
         self.reopened = 0  # how often the stream was lost, or led elsewhere, and found again
         self.cached = 0  # positions of the prompt whose KV was found, where the first token comes from
-        self.hear_prefill: Callable[[Prefill], None] = lambda _: (
-            None
-        )  # called with each one; tokens come once
+        # Called with each one; tokens come once
+        self.hear_prefill: Callable[[Prefill], None] = lambda _: None
         self._prefill: Prefill | None = None  # the latest of this stream
         self._prompt = PromptTokens()
 
@@ -249,9 +248,8 @@ class RemoteSession:
                 return await self._reach(moved)
             except (Unreachable, Overloaded) as error:
                 asked = error.retry_after if isinstance(error, Overloaded) else 0.0
-                pause = max(
-                    delay, asked * random.uniform(1.0, 1.25)
-                )  # all that it turned away do not come at once
+                # Spread, so that not all that it turned away come back at once
+                pause = max(delay, asked * random.uniform(1.0, 1.25))
                 if now() + pause > deadline:
                     raise
                 if self._request.noise_key and delay == first:
