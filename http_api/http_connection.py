@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import h11
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from http_api.failures import refusal
@@ -20,6 +20,7 @@ from opensled.net.old_connection import CONNECTION, Connection
 PATIENCE = 30.0  # seconds for a request to arrive, from its first byte to its last
 UNREAD = 60.0  # seconds for which a client may take nothing of an answer; chosen
 FAREWELL = 3.0  # seconds for the last bytes of a closed connection to be taken; chosen
+CLOSE = (b"connection", b"close")  # the header of an answer that ends its connection
 PEER = "opensled.peer"  # in an ASGI scope: the `RemoteEnd` of its connection
 TOO_LATE = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 TOO_MANY = (
@@ -81,8 +82,8 @@ class PatientProtocol(H11Protocol):
             self._leaving = True
             transport.abort()
             return
-        self.app = _known(self.app, RemoteEnd(host, port, _certificate(transport)), self._limits.headers)
-        self.app = _on(self._own, self.app)
+        peer = RemoteEnd(host, port, _certificate(transport))
+        self.app = _known(self.app, self._own, peer, self._limits.headers)
         # Proxies and browsers connect before they have a request: until its first byte it idles
         self.timeout_keep_alive_task = self.loop.call_later(
             self.timeout_keep_alive, self.timeout_keep_alive_handler
@@ -121,9 +122,8 @@ class PatientProtocol(H11Protocol):
     @property
     def waiting(self) -> bool:
         """Whether it parts, and its last request may still come or waits for its answer; it is no sequence yet while
-        its text is read."""
-        cycle = self.cycle
-        return self._own.is_old and (cycle is None or cycle.response_complete or not cycle.response_started)
+        its text is read, nor any more while the last bytes of the answer before it are written."""
+        return self._own.is_old and not self._own.closes
 
     def part(self, seconds: int) -> None:
         """Take one more request, which must begin within `seconds` after the answer under way; its answer closes.
@@ -192,21 +192,17 @@ def _certificate(transport: asyncio.Transport) -> bytes:
     return ssl.DER_cert_to_PEM_cert(der).encode() if der else b""
 
 
-def _on(connection: Connection, app: Any) -> ASGIApp:
-    """`app`, whose requests come over this connection."""
-
-    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-        CONNECTION.set(connection)
-        await app(scope, receive, send)
-
-    return serve
-
-
-def _known(app: Any, peer: RemoteEnd, most: int) -> ASGIApp:
+def _known(app: Any, connection: Connection, peer: RemoteEnd, most: int) -> ASGIApp:
     """`app`, with the address and certificate of its client in each scope; a request with two ends or more than `most`
     bytes of headers goes no further, nor does anything that follows it on its connection."""
 
-    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+    async def serve(scope: Scope, receive: Receive, send_on: Send) -> None:
+        async def send(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                connection.closes = CLOSE in message["headers"]
+            await send_on(message)
+
+        CONNECTION.set(connection)
         names = {name for name, _ in scope["headers"]}
         cause = TWO_ENDS if {b"content-length", b"transfer-encoding"} <= names else ""
         # h11 counts only those that arrive in pieces; 4: a colon, a space and the end of the line

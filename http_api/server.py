@@ -17,7 +17,7 @@ import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from http_api.exchange import Exchanges
-from http_api.http_connection import ConnectionLimits, PatientProtocol
+from http_api.http_connection import CLOSE, ConnectionLimits, PatientProtocol
 from opensled.core.errors import UsageError
 from opensled.core.files import user_path
 from opensled.process.watched_file import CHECK_SECONDS, Watched
@@ -158,7 +158,7 @@ def _last_on_connection(app: ASGIApp, parting: asyncio.Event) -> ASGIApp:
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         async def send_with_close(message: Message) -> None:
             if parting.is_set() and message["type"] == "http.response.start":
-                message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
+                message = {**message, "headers": [*message.get("headers", ()), CLOSE]}
             await send(message)
 
         await app(scope, receive, send_with_close)

@@ -89,7 +89,7 @@ class Watching:
 
 
 class _Looks(Response):
-    """A stream of looks. It ends when its reader leaves, for a look has no end of its own."""
+    """A stream of looks. It ends when its reader leaves: no server waits for a request after it."""
 
     media_type = "text/event-stream"
 
@@ -97,7 +97,9 @@ class _Looks(Response):
         self, looks: Callable[[], AsyncIterator[bytes]], place: Callable[[], AbstractContextManager[None]]
     ) -> None:
         """`place`: held from the first byte to the last one."""
-        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        super().__init__(
+            headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no", "Connection": "close"}
+        )
         del self.headers["content-length"]
         self._looks, self._place = looks, place
 

@@ -11,6 +11,7 @@ class Connection:
     """The one of a request."""
 
     is_old: bool = False
+    closes: bool = False  # with the answer that has begun
 
 
 CONNECTION: ContextVar[Connection | None] = ContextVar("connection", default=None)
