@@ -97,9 +97,8 @@ class _Looks(Response):
         self, looks: Callable[[], AsyncIterator[bytes]], place: Callable[[], AbstractContextManager[None]]
     ) -> None:
         """`place`: held from the first byte to the last one."""
-        super().__init__(
-            headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no", "Connection": "close"}
-        )
+        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        self.headers["connection"] = "close"
         del self.headers["content-length"]
         self._looks, self._place = looks, place
 

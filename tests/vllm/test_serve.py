@@ -213,6 +213,7 @@ def test_strangers_are_refused_and_the_end_leaves_nothing(own, folder):
     ("options", "says"),
     [
         (("--device", "cuda"), "CUDA_VISIBLE_DEVICES"),
+        (("--vllm", "runner=pooling"), "leave out --opensled"),
         (("--vllm", "gpu_memory_utilisation=0.5"), "unrecognized arguments: --gpu-memory-utilisation=0.5"),
         pytest.param(("--context", "5000"), "max_model_len", marks=pytest.mark.long),
         pytest.param(("--server-drafter", "vllm:suffix"), "arctic-inference", marks=pytest.mark.long),
