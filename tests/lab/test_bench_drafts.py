@@ -134,7 +134,7 @@ def test_servers_tell_of_drafts():
 
 
 @pytest.mark.parametrize("api", ["completions", "chat"])
-@pytest.mark.parametrize(("refused", "taken"), [("min_tokens", []), ("another", [*target.FIXED])])
+@pytest.mark.parametrize(("refused", "taken"), [("min_tokens", ["ignore_eos"]), ("another", [*target.FIXED])])
 def test_words_that_a_server_refuses_are_left_out(api, refused, taken):
     choice = {"completions": {"text": " w"}, "chat": {"delta": {"reasoning_content": " w"}}}[api]
 

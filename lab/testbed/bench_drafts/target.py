@@ -104,7 +104,7 @@ def _sums(drafts: Iterable[Sequence[int]]) -> list[int]:
 async def find(http: httpx.AsyncClient, wanted: str, tokens: int) -> Target:
     """The model `wanted`, "" = the first, by the first API that answers; it is warm then. Raises OpenSledError."""
     model, why = wanted or await first_model(http), ""
-    for api, words in product(APIS, ({**FIXED, "min_tokens": tokens}, {})):
+    for api, words in product(APIS, ({**FIXED, "min_tokens": tokens}, {"ignore_eos": True}, {})):
         target = Target(http, api, {"model": model, "max_tokens": tokens, "temperature": 0, **words})
         try:
             await target.ask(stories(1)[0], {})
