@@ -9,7 +9,7 @@ from hw_profiles.speculation import tokens_beside
 from hw_profiles.step_cost import DraftingCost, Roofline
 from opensled.core.messages import DraftBlock, DraftToken
 from scheduler.estimates import DeviceBook, DraftEstimate, Forecast
-from scheduler.goodput.assignment import DraftPlanner, PromptLoad
+from scheduler.goodput.assignment import DraftPlanner
 from scheduler.goodput.policy import Goodput
 from scheduler.goodput.probes import PAUSE
 from scheduler.goodput.rounds import ARMS
@@ -130,7 +130,7 @@ def test_many_sessions_whose_prompts_are_nearly_read_count_before_they_are():
 def test_a_session_that_has_its_turn_in_every_fourth_step_is_compared_with_decoding_in_turns():
     """Not with one token in every step, beside which every draft would look much slower."""
     sessions = [drafting(id) for id in range(1, 41)]
-    planner = DraftPlanner(sessions, replace(READS, max_step_tokens=16), PromptLoad())
+    planner = DraftPlanner(sessions, replace(READS, max_step_tokens=16))
     four = planner.assignments(np.full((1, 40), ARMS.index((4, 0))))[0]
     assert set(planner.device[four.arms, planner.all]) == {4}
     assert four.rates.mean() * four.step_s < 0.5, "tokens of a session for each step that passes"

@@ -23,8 +23,8 @@ agree.
 **The step time** (assignment.py). A step runs if at least one session is in it, with the chance busy = 1 - product of
 (1 - share). So a step computes share / busy * (k + 1) positions of each session and reads share / busy * context KV
 positions: all of them for one user, the mean for many. The step time depends on the shares, and the shares on the step
-time: t = cost(sum of all) is solved by iteration. Server drafts add one pass for each token of the longest one. Steps
-with a piece of a prompt are weighted by their frequency; an answer is never in a step with its own prompt.
+time: t = cost(sum of all) is solved by iteration. Server drafts add one pass for each token of the longest one. Prompts
+are left out: they take the same time whoever drafts, so a second is worth what all write in it without a prompt.
 
 **The assignment.** The candidates are: for each arm, all sessions with this arm; and each session with the arm that is
 best for it while the others stay (its response to the present assignment, and to the best uniform one):
@@ -39,7 +39,7 @@ while estimates do not change, each change of the assignment increases its value
 
 **Outcomes** (outcomes.py). The formulas do not know that one processor drafts for several sequences, or that the next
 text is harder. So E(k) of device drafts is multiplied by a ratio of ratios: committed tokens / planned tokens of the
-sessions with drafts, over the same of the others.
+sessions with drafts, over the same of the others. The time that prompts add to steps does not count.
 
 **A new session** gets its response at once. Its estimates start from those of its device, or else from the mean of its
 tenant's devices, or from a guess (scheduler/estimates.py). Drafters that rest are probed, see probes.py.

@@ -28,13 +28,6 @@ SOME = LENGTHS[-1]  # positions over which the cost of one more is measured, so 
 NO_DRAFTING = DraftingCost(0.0, 0.0, 0.0)
 
 
-class PromptLoad(NamedTuple):
-    """The load of prompts: some steps have a piece of one, most have none."""
-
-    rate: float = 0.0  # prompt tokens/s
-    steps: float = 0.0  # steps/s that have some
-
-
 class StepLoad(NamedTuple):
     """How busy steps are under an assignment, and what one more place in them costs all sessions."""
 
@@ -63,18 +56,13 @@ class DraftPlanner(RoundTable):
     """Computes the value of a choice of arms, and finds the best one."""
 
     def __init__(
-        self,
-        sessions: Sequence[SessionView],
-        profile: HardwareProfile,
-        prompts: PromptLoad,
-        worth: float = 1.0,
+        self, sessions: Sequence[SessionView], profile: HardwareProfile, worth: float = 1.0
     ) -> None:
         """`worth`: the worth of a token planned with device drafts; see outcomes.py."""
         super().__init__(sessions)
         self.tokens = np.where(self.device > 0, worth * self.tokens, self.tokens)
         self._cost, self._step_tokens = profile.cost, profile.max_step_tokens
         self._drafting = profile.drafting or NO_DRAFTING
-        self._prompts = prompts
 
     def best(self, present: Chosen) -> Assignment:
         """The most valuable assignment; a change must gain BETTER of the tokens/s of the changed sessions."""
@@ -143,7 +131,7 @@ class DraftPlanner(RoundTable):
             present = share / _busy(share)  # in a step that there is
             sums = [(present * each).sum(axis=1) for each in (positions, contexts, drafted, read, 1)]
             loads = np.vstack((*sums, passes, step_s[:, 0]))
-            found = [self._mean_step(mean, *each) for each in loads.T.tolist()]
+            found = [self._mean_step(mean, *each) for each in loads[:-1].T.tolist()]
             step_s, turns = (np.array(column)[:, None] for column in zip(*found))
             if (step_s[:, 0] == loads[-1]).all() and (share == last).all():
                 break
@@ -158,22 +146,12 @@ class DraftPlanner(RoundTable):
         read: float,
         sessions: float,
         passes: float,
-        last_s: float,
     ) -> tuple[float, float]:
         """The seconds of a step, and the number of steps for all that is to be done. `mean`: of contexts."""
         turns = max(1.0, load / self._step_tokens)
-        seconds = self._step_s(load / turns, max(mean, contexts / turns), max(1.0, sessions / turns), last_s)
+        seconds = self._cost.verify_s(load / turns, max(mean, contexts / turns), max(1.0, sessions / turns))
         drafting_s = self._drafting.seconds(passes, drafted, read) if passes else 0.0
         return seconds + drafting_s / turns, turns
-
-    def _step_s(self, load: float, contexts: float, sessions: float, last_s: float) -> float:
-        """The mean seconds of steps with and without prompts, if steps take about `last_s`."""
-        plain_s = self._cost.verify_s(load, contexts, sessions)
-        if not self._prompts.steps:
-            return plain_s
-        often = self._prompts.steps * last_s  # pieces for each step
-        piece = min(self._prompts.rate / self._prompts.steps * max(1.0, often), self._step_tokens)
-        return plain_s + min(1.0, often) * (self._cost.verify_s(load + piece, contexts, sessions) - plain_s)
 
     @staticmethod
     def _shares(step_s: Numbers | float, away: Numbers, others: Numbers | float) -> Numbers:

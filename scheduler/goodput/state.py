@@ -1,4 +1,4 @@
-"""The state of policy `goodput` between plans: the arms of all sessions, probes, and the load of prompts."""
+"""The state of policy `goodput` between plans: the arms of all sessions, and probes."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hw_profiles.fading import faded_rate
-from hw_profiles.step_cost import HardwareProfile
-from scheduler.goodput.assignment import NO_DRAFTING, Assignment, DraftPlanner, PromptLoad, StepLoad
+from hw_profiles.step_cost import HardwareProfile, StepCost
+from scheduler.goodput.assignment import NO_DRAFTING, Assignment, DraftPlanner, StepLoad
 from scheduler.goodput.outcomes import NOTHING_SEEN, SETTLED, Expected, Outcomes
 from scheduler.goodput.probes import LENGTH, RESTED, Probe, ProbeCosts
 from scheduler.goodput.rounds import Chosen
 from scheduler.plan import SessionView, Slice
 
-PROMPTS_S = 5.0  # chosen: over which rates of prompts are means; follows a burst, ignores a single prompt
 # Chosen: between two reviews. A review of 1000 sessions takes some 10 ms, so it comes once a second.
 REVIEW_S, EACH_S = 0.25, 1e-3
 CHANGE = 0.1  # chosen: share of the sessions that are new or gone, from which on a review comes at once
@@ -43,9 +41,9 @@ class GoodputState:
     hints: Lengths = field(default_factory=dict)  # of devices that have drafted
     asks: Lengths = field(default_factory=dict)  # of the server's drafter
     load: StepLoad = field(default_factory=StepLoad)
-    prompts: PromptLoad = field(default_factory=PromptLoad)
     reviewed: float = -inf
     planned: float = -inf  # the latest plan
+    prompts_s: float = 0.0  # seconds that prompts add to the steps since the latest review
     free_since: float = -inf  # the first look after it
     sessions: int = 0  # at the latest review
     newest: int = -1  # newest session with an arm
@@ -70,14 +68,13 @@ class GoodputState:
             self, waits=waits, free_since=self.free_since if self.free_since > self.planned else now
         )
 
-    def after(self, slices: Sequence[Slice], now: float) -> GoodputState:
-        """The state after a plan with these slices (without those that run ahead)."""
-        tokens = sum([piece.tokens for piece in slices]) - len(slices)
-        rate, steps, passed = *self.prompts, now - self.planned
-        prompts = PromptLoad(
-            faded_rate(rate, tokens, passed, PROMPTS_S), faded_rate(steps, tokens > 0, passed, PROMPTS_S)
-        )
-        return replace(self, prompts=prompts, planned=now)
+    def after(self, slices: Sequence[Slice], contexts: int, cost: StepCost, now: float) -> GoodputState:
+        """The state after a plan with these slices (without those that run ahead); `contexts`: of what is decided."""
+        prompts, others = sum([piece.tokens for piece in slices]) - len(slices), len(slices)
+        if prompts <= 0:
+            return replace(self, planned=now)
+        added_s = cost.verify_s(others + prompts, contexts, others) - cost.verify_s(others, contexts, others)
+        return replace(self, planned=now, prompts_s=self.prompts_s + added_s)
 
 
 def current(
@@ -104,7 +101,7 @@ def current(
 
 def _with_new(old: GoodputState, new: Sequence[SessionView], profile: HardwareProfile) -> GoodputState:
     """The state with the best arms of a few new sessions, which do not change the others."""
-    planner = DraftPlanner(new, profile, old.prompts, old.outcomes.worth)
+    planner = DraftPlanner(new, profile, old.outcomes.worth)
     arms, hints, asks = _orders(new, planner, planner.response(old.load))
     return replace(
         old,
@@ -120,15 +117,18 @@ def _review(
 ) -> GoodputState:
     """The state with the best assignment of all present sessions."""
     newest = max([old.newest, *[one.id for one in sessions[-1:]]])
-    state = replace(old, reviewed=now, sessions=len(sessions), newest=newest, waits={}, expected={})
+    state = replace(
+        old, reviewed=now, prompts_s=0.0, sessions=len(sessions), newest=newest, waits={}, expected={}
+    )
     present = [session for session in sessions if not session.absent]
     if not present:
         return state
     began = now - SETTLED * old.load.step_s
     outcomes = old.outcomes
     if old.expected:
-        outcomes = outcomes.after(old.expected, present, now - old.reviewed, began)
-    planner = DraftPlanner(present, profile, _with_waiting(old.prompts, present, profile), outcomes.worth)
+        decoding_s = max(0.0, now - old.reviewed - old.prompts_s)
+        outcomes = outcomes.after(old.expected, present, decoding_s, began)
+    planner = DraftPlanner(present, profile, outcomes.worth)
     best = planner.best(np.array([old.arms.get(one.id, 0) for one in present]))
     load = planner.load(best)
     arms, hints, asks = _orders(present, planner, best.arms)
@@ -164,15 +164,6 @@ def _orders(
     device, own = planner.device[arms, planner.all].tolist(), planner.own[arms, planner.all].tolist()
     hints = {one.id: length for one, length in zip(sessions, device) if one.device.forecast is not None}
     return dict(zip(ids, arms.tolist())), hints, {id: length for id, length in zip(ids, own) if length}
-
-
-def _with_waiting(seen: PromptLoad, sessions: Sequence[SessionView], profile: HardwareProfile) -> PromptLoad:
-    """The load of recent prompts and of waiting ones, as if these came within PROMPTS_S. An answer is never in a step
-    with its own prompt."""
-    waiting = sum([session.uncomputed - 1 for session in sessions]) / PROMPTS_S
-    others = 1 - 1 / len(sessions)
-    rate, steps = seen.rate + waiting, seen.steps + waiting / profile.max_step_tokens
-    return PromptLoad(others * rate, others * steps)
 
 
 def _probes(
