@@ -5,17 +5,11 @@ Devices, servers and policies follow changes with these: a board that gets hot, 
 
 from bisect import bisect_left, insort
 from collections import deque
-from math import exp
 
 
 def remaining_share(age: float, half_life: float) -> float:
     """Share of its old weight that an observation keeps after `age`; it keeps half after `half_life` (same unit)."""
     return 0.5 ** (age / half_life)
-
-
-def faded_rate(rate: float, amount: float, seconds: float, window_s: float) -> float:
-    """The rate per second, over about the last `window_s`, when `amount` came `seconds` after the update before."""
-    return rate * exp(-seconds / window_s) + amount / window_s
 
 
 class RunningMedian:

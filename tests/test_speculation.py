@@ -1,7 +1,6 @@
 """The formulas of a round against sums and simulations of their own, and averages that forget."""
 
 import random
-from math import inf
 from statistics import fmean, median_low
 
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hw_profiles.fading import FadingRatio, RunningMedian, faded_rate, remaining_share
+from hw_profiles.fading import FadingRatio, RunningMedian, remaining_share
 from hw_profiles.speculation import accepted_tokens, reach
 
 FIRST = np.array([0.4, 0.65, 0.9, 0.7, 0.5])
@@ -51,14 +50,6 @@ def test_a_half_life_forgets_half():
     ratio.add(20.0, 1.0, age=10.0)
     assert ratio.ratio == pytest.approx((0.5 * 10 + 20) / 1.5)
     assert ratio.seen == 11
-
-
-def test_a_steady_rate_is_found():
-    rate = 0.0
-    for _ in range(4000):
-        rate = faded_rate(rate, 3.0, 0.01, window_s=5.0)
-    assert rate == pytest.approx(300.0, rel=0.01)
-    assert faded_rate(rate, 0.0, inf, window_s=5.0) == 0
 
 
 @given(st.integers(1, 9), st.lists(st.integers(-3, 3) | st.floats(-1e9, 1e9), max_size=60))
