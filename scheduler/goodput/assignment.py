@@ -55,9 +55,7 @@ class Assignment(NamedTuple):
 class DraftPlanner(RoundTable):
     """Computes the value of a choice of arms, and finds the best one."""
 
-    def __init__(
-        self, sessions: Sequence[SessionView], profile: HardwareProfile, worth: float = 1.0
-    ) -> None:
+    def __init__(self, sessions: Sequence[SessionView], profile: HardwareProfile, worth: float = 1.0) -> None:
         """`worth`: the worth of a token planned with device drafts; see outcomes.py."""
         super().__init__(sessions)
         self.tokens = np.where(self.device > 0, worth * self.tokens, self.tokens)
