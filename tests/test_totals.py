@@ -15,11 +15,11 @@ CEILINGS = {
     TESTS: 90_497,
     "kernel: lines": 12_047,
     "kernel: public classes of the server": 84,
-    "kernel: imports of the shell": 64,
-    "public classes": 727,
+    "kernel: imports of the shell": 63,
+    "public classes": 726,
     "public names defined twice": 79,
     "value classes made at one place": 124,
-    "numeric constants of the product's modules": 684,
+    "numeric constants of the product's modules": 683,
 }
 SLACK = {PRODUCT: 100, LAB: 100, TESTS: 100, "kernel: lines": 100}  # a fall below it must lower the ceiling
 # Net lines above a ceiling, by the part that borrowed them, until they are paid back by name; the sums only go down.
