@@ -355,6 +355,14 @@ def test_the_first_draft_of_a_device_is_verified_at_once():
 # -- reviews ----------------------------------------------------------------------------------------------------
 
 
+def test_a_pace_is_kept_in_the_time_that_prompts_leave():
+    """A pace between both rates of a session: within reach without prompts, and not beside them."""
+    sessions = [view(pace=0.75 / READS.cost.verify_s(1, 50, 1))]
+    alone, beside = (DraftPlanner(sessions, READS, writing=writing) for writing in (1.0, 0.5))
+    arms = np.zeros((1, 1), int)
+    assert alone.assignments(arms)[0].worth > 2 * beside.assignments(arms)[0].worth
+
+
 def test_the_time_of_a_prompt_is_no_loss_of_those_who_write_beside_it():
     """Users whose steps prompts had made long seemed to write badly without drafts, and drafts to be worth more."""
     policy, memory, now = Goodput(WAIT), None, NOW

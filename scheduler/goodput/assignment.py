@@ -55,10 +55,18 @@ class Assignment(NamedTuple):
 class DraftPlanner(RoundTable):
     """Computes the value of a choice of arms, and finds the best one."""
 
-    def __init__(self, sessions: Sequence[SessionView], profile: HardwareProfile, worth: float = 1.0) -> None:
-        """`worth`: the worth of a token planned with device drafts; see outcomes.py."""
+    def __init__(
+        self,
+        sessions: Sequence[SessionView],
+        profile: HardwareProfile,
+        worth: float = 1.0,
+        writing: float = 1.0,
+    ) -> None:
+        """`worth`: the worth of a token planned with device drafts; see outcomes.py. `writing`: the share of the time
+        that prompts leave, for paces that are promised."""
         super().__init__(sessions)
         self.tokens = np.where(self.device > 0, worth * self.tokens, self.tokens)
+        self._writing = writing
         self._cost, self._step_tokens = profile.cost, profile.max_step_tokens
         self._drafting = profile.drafting or NO_DRAFTING
 
@@ -162,9 +170,9 @@ class DraftPlanner(RoundTable):
         wait = np.clip(others, 0.0, 1.0) * (missed * step_s - away)
         return np.where(away > 0, step_s / (away + np.maximum(0.0, wait) + step_s), 1.0)
 
-    @staticmethod
-    def _promise_worth(rates: Numbers, drafts: NDArray[np.bool_], paces: Numbers) -> Numbers:
+    def _promise_worth(self, rates: Numbers, drafts: NDArray[np.bool_], paces: Numbers) -> Numbers:
         """PROMISE times the pace, times the chance that it is kept."""
+        rates = self._writing * rates
         # A wide spread below the pace would make the riskiest drafts look best.
         spread = np.where(drafts & (rates > paces), DRAFTING, STEADY)
         return PROMISE * paces * (0.5 + 0.5 * np.tanh((rates - paces) / (spread * rates)))

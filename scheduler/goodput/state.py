@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hw_profiles.fading import remaining_share
 from hw_profiles.step_cost import HardwareProfile, StepCost
 from scheduler.goodput.assignment import NO_DRAFTING, Assignment, DraftPlanner, StepLoad
 from scheduler.goodput.outcomes import NOTHING_SEEN, SETTLED, Expected, Outcomes
@@ -17,6 +18,9 @@ from scheduler.goodput.probes import LENGTH, RESTED, Probe, ProbeCosts
 from scheduler.goodput.rounds import Chosen
 from scheduler.plan import SessionView, Slice
 
+PROMPTS_S = (
+    5.0  # chosen: half of what prompts took is forgotten then; follows a burst, ignores a single prompt
+)
 # Chosen: between two reviews. A review of 1000 sessions takes some 10 ms, so it comes once a second.
 REVIEW_S, EACH_S = 0.25, 1e-3
 CHANGE = 0.1  # chosen: share of the sessions that are new or gone, from which on a review comes at once
@@ -44,6 +48,7 @@ class GoodputState:
     reviewed: float = -inf
     planned: float = -inf  # the latest plan
     prompts_s: float = 0.0  # seconds that prompts add to the steps since the latest review
+    writing: float = 1.0  # share of the latest time that they left
     free_since: float = -inf  # the first look after it
     sessions: int = 0  # at the latest review
     newest: int = -1  # newest session with an arm
@@ -101,7 +106,7 @@ def current(
 
 def _with_new(old: GoodputState, new: Sequence[SessionView], profile: HardwareProfile) -> GoodputState:
     """The state with the best arms of a few new sessions, which do not change the others."""
-    planner = DraftPlanner(new, profile, old.outcomes.worth)
+    planner = DraftPlanner(new, profile, old.outcomes.worth, old.writing)
     arms, hints, asks = _orders(new, planner, planner.response(old.load))
     return replace(
         old,
@@ -112,29 +117,36 @@ def _with_new(old: GoodputState, new: Sequence[SessionView], profile: HardwarePr
     )
 
 
+def _with_written(old: GoodputState, sessions: Sequence[SessionView], now: float) -> GoodputState:
+    """The state with what they have written since the latest review, in the time that prompts left."""
+    passed, began = now - old.reviewed, now - SETTLED * old.load.step_s
+    if not 0 < passed < inf:
+        return old
+    writing_s = max(0.0, passed - old.prompts_s)
+    outcomes = old.outcomes.after(old.expected, sessions, writing_s, began)
+    keep = remaining_share(passed, PROMPTS_S)
+    writing = keep * old.writing + (1 - keep) * writing_s / passed
+    return replace(old, outcomes=outcomes, writing=writing, prompts_s=0.0, expected={})
+
+
 def _review(
     old: GoodputState, sessions: Sequence[SessionView], profile: HardwareProfile, now: float
 ) -> GoodputState:
     """The state with the best assignment of all present sessions."""
     newest = max([old.newest, *[one.id for one in sessions[-1:]]])
-    state = replace(
-        old, reviewed=now, prompts_s=0.0, sessions=len(sessions), newest=newest, waits={}, expected={}
-    )
     present = [session for session in sessions if not session.absent]
+    state = replace(
+        _with_written(old, present, now), reviewed=now, sessions=len(sessions), newest=newest, waits={}
+    )
     if not present:
         return state
-    began = now - SETTLED * old.load.step_s
-    outcomes = old.outcomes
-    if old.expected:
-        decoding_s = max(0.0, now - old.reviewed - old.prompts_s)
-        outcomes = outcomes.after(old.expected, present, decoding_s, began)
-    planner = DraftPlanner(present, profile, outcomes.worth)
+    planner = DraftPlanner(present, profile, state.outcomes.worth, state.writing)
     best = planner.best(np.array([old.arms.get(one.id, 0) for one in present]))
     load = planner.load(best)
     arms, hints, asks = _orders(present, planner, best.arms)
     drafts = planner.device[best.arms, planner.all] > 0
-    expected = dict(_expect_rates(old, present, best, drafts, outcomes.worth, now))
-    state = replace(state, arms=arms, hints=hints, asks=asks, load=load, outcomes=outcomes, expected=expected)
+    expected = dict(_expect_rates(old, present, best, drafts, state.outcomes.worth, now))
+    state = replace(state, arms=arms, hints=hints, asks=asks, load=load, expected=expected)
     probes = dict(_probes(state, present, profile, now))
     return replace(state, probes=probes, until=max([probe.until for probe in probes.values()], default=-inf))
 
