@@ -18,9 +18,8 @@ from scheduler.goodput.probes import LENGTH, RESTED, Probe, ProbeCosts
 from scheduler.goodput.rounds import Chosen
 from scheduler.plan import SessionView, Slice
 
-PROMPTS_S = (
-    5.0  # chosen: half of what prompts took is forgotten then; follows a burst, ignores a single prompt
-)
+# Chosen: after so long half of what prompts took is forgotten; follows a burst, ignores a single prompt.
+PROMPTS_S = 5.0
 # Chosen: between two reviews. A review of 1000 sessions takes some 10 ms, so it comes once a second.
 REVIEW_S, EACH_S = 0.25, 1e-3
 CHANGE = 0.1  # chosen: share of the sessions that are new or gone, from which on a review comes at once
