@@ -104,6 +104,7 @@ PLOT_HOMES = (
     "lab/testbed/planner/tradeoff_picture.py",
     "lab/benchmarks/picture.py",
     "lab/benchmarks/real_plot.py",
+    "lab/benchmarks/hub_places_plot.py",
     "lab/benchmarks/quality_plot.py",
 )
 # library -> the files, or folders with a slash, that may import it

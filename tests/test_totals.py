@@ -11,8 +11,8 @@ PRODUCT, LAB, TESTS = "lines of the product", "lines of testbed, training, bench
 # Lower a number as soon as its count falls. None is ever raised: lines that are lent are in BORROWED.
 CEILINGS = {
     PRODUCT: 70_157,
-    LAB: 41_179,
-    TESTS: 90_497,
+    LAB: 41_164,
+    TESTS: 90_304,
     "kernel: lines": 12_047,
     "kernel: public classes of the server": 84,
     "kernel: imports of the shell": 63,

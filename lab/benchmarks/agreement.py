@@ -10,7 +10,6 @@ from lab.benchmarks.cell_figures import Cell
 BOUND = 0.15  # of the emulated value; the aim of the project
 HEAD = ("mode", "cells", "tokens/s: median error", "largest", "pace of a user: median error", "largest")
 KEYS = {"output_throughput": "throughput, tokens/s", "pace_mean": "pace of a user, tokens/s"}
-CAPACITY = "capacity, users"
 
 
 class Compared(NamedTuple):
@@ -39,10 +38,6 @@ def compared(cell: Cell) -> Iterator[Compared]:
             emulated, simulated = cells.measured(cell, baseline, key), cells.simulated(cell, baseline, key)
             if emulated and emulated.mean and simulated:
                 yield Compared(cell["id"], baseline, title, emulated.mean, simulated)
-    for entry in cell.get("capacity", ()):
-        pair = entry.get("emulated"), entry.get("simulated")
-        if all(map(cells.is_number, pair)) and all(pair):
-            yield Compared(cell["id"], entry["baseline"], CAPACITY, *pair)
 
 
 def errors(cells_there: Sequence[Cell]) -> list[tuple[str, ...]]:

@@ -15,7 +15,6 @@ from lab.testbed.traces import ItemTrace, TraceSet
 
 # A run is void when more of its steps were late, or all of them took longer by more than this share
 LATE = 0.05
-LIVE = "sled-continuous"  # the baseline that live anchors repeat with real drafters
 
 # Real seconds for each emulated one: so many that a step's real work stays near a fifth of it on a 2-core machine.
 DILATION = {"dense-1k": 8.0, "dense-8k": 4.0, "moe": 3.5, "hub": 2.0}
@@ -26,7 +25,6 @@ class PlannedRun(NamedTuple):
 
     baseline: str
     repeat: int
-    live: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,13 +66,11 @@ class Finished:
 Run = Callable[[Fleet, Sequence[Item], TraceSet, Load], RunResult]
 
 
-def turns(cell: Cell, baselines: Sequence[str], repeats: int) -> Iterator[PlannedRun]:
-    """A B C D A B C D ...; a live anchor follows the replayed run that it must agree with."""
+def turns(baselines: Sequence[str], repeats: int) -> Iterator[PlannedRun]:
+    """A B C D A B C D ..."""
     for repeat in range(repeats):
         for baseline in baselines:
             yield PlannedRun(baseline, repeat)
-            if cell.live and baseline == LIVE:
-                yield PlannedRun(baseline, repeat, live=True)
 
 
 def fleet_of(cell: Cell, turn: PlannedRun, length: int) -> Fleet:
@@ -84,8 +80,6 @@ def fleet_of(cell: Cell, turn: PlannedRun, length: int) -> Fleet:
     fleet = BASELINES[turn.baseline](base)
     if turn.baseline == "device-only":
         return replace(fleet, dilation=1.0)
-    if turn.live:
-        return replace(fleet, groups=tuple(replace(group, live=True) for group in fleet.groups))
     return fleet
 
 
@@ -98,9 +92,9 @@ def finish(
     return Finished(turn, result, time.monotonic() - started, time.process_time() - cpu)
 
 
-def short_items(max_tokens: int, target: str = "tiny") -> list[Item]:
-    """The items recorded with a target, with answers of at most `max_tokens`."""
-    return [replace(item, max_tokens=min(item.max_tokens, max_tokens)) for item in recorded_items(target)]
+def short_items(max_tokens: int) -> list[Item]:
+    """The items recorded with the tiny family, with answers of at most `max_tokens`."""
+    return [replace(item, max_tokens=min(item.max_tokens, max_tokens)) for item in recorded_items()]
 
 
 def shortened(traces: TraceSet, max_tokens: int) -> TraceSet:

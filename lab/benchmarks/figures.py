@@ -103,6 +103,7 @@ PARTS = (
     ),
     Part("cells", ("regimes.json",), "lab.benchmarks.regimes", (), (*SIMULATED, *ROUND)),
     Part("grid smollm2", ("grid-smollm2.json",), "lab.benchmarks.grid", ("--pair", "smollm2"), SIMULATED),
+    Part("hub places", ("hub_places.json", "hub_places.svg"), "lab.benchmarks.hub_places", (), SIMULATED),
     Part("hierarchy", ("hierarchy.json",), "lab.benchmarks.hierarchy", (), ("relay", *SIMULATED)),
     _real("default"),
     _real("torch"),

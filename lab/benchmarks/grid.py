@@ -16,22 +16,18 @@ import json
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from itertools import product
-from multiprocessing import active_children
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from lab.benchmarks.drafts_option import add_drafts, drafts_of
 from lab.benchmarks.grid_place import LENGTHS, OF_DEVICES, OF_SERVER, SERVERS, Place, PlaceCapacity, answers
 from lab.benchmarks.grid_view import ratios, summary
 from lab.benchmarks.program import (
-    SPAWN,
     add_quick_and_out,
-    end_with_parent,
     exit_code,
     folder_of,
+    mapped,
     parser_of,
     say,
     write_json,
@@ -39,8 +35,9 @@ from lab.benchmarks.program import (
 from lab.testbed.planner import mode_map
 from lab.testbed.planner.capacity_search import MOST, WARMUP_TOKENS, WINDOW_TOKENS
 from lab.testbed.planner.recorded_drafts import RecordedDrafts
+from lab.testbed.planner.task_acceptance import TASKS, rates_of
 from lab.testbed.provenance import provenance
-from lab.testbed.recordings import DEFAULT_PAIR
+from lab.testbed.recordings import DEFAULT_PAIR, PAIRS, check_pair
 from opensled.core.errors import UsageError
 
 WORKERS = 2
@@ -76,17 +73,20 @@ class Asked(NamedTuple):
 def main(words: Sequence[str] | None = None) -> int:
     parser = parser_of("grid", __doc__)
     add_quick_and_out(parser)
-    add_drafts(parser, DEFAULT_PAIR)
-    parser.add_argument(
-        "--jobs", type=int, default=WORKERS, metavar="N", help="processes; default %(default)s"
-    )
+    add = parser.add_argument
+    add("--pair", default=DEFAULT_PAIR, choices=PAIRS, help="whose drafts; default %(default)s")
+    told = f"of made-up drafts: a number, or a name: {', '.join(TASKS)}"
+    add("--acceptance", default="", metavar="A", help=told)
+    add("--jobs", type=int, default=WORKERS, metavar="N", help="processes; default %(default)s")
     arguments = parser.parse_args(words)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     return exit_code(lambda: _measured(arguments, folder_of(arguments)))
 
 
 def _measured(arguments: argparse.Namespace, out: Path | None) -> int:
-    source = drafts_of(arguments)
+    check_pair(arguments.pair)
+    rates_of(arguments.acceptance)
+    source = RecordedDrafts(arguments.pair, arguments.acceptance)
     target = out / f"{name_of(source)}.json" if out else None
     part = target.with_suffix(".part") if target else None
     if part and part.is_file():
@@ -206,36 +206,14 @@ def _put(point: Point, answer: PlaceCapacity) -> None:
 def _measure(
     work: Sequence[Asked], facts: dict[str, Any], jobs: int
 ) -> Iterator[tuple[Asked, list[PlaceCapacity]]]:
-    """Each unit of `work` with what came of it, as they come."""
+    """Each unit of `work` with what came of it."""
     started, before = time.monotonic(), facts["seconds"]
-    for done, (unit, found) in enumerate(_answered(work, jobs), 1):
+    for done, (found, unit) in enumerate(zip(mapped(Asked.run, work, jobs), work), 1):
         spent = time.monotonic() - started
         facts["seconds"] = round(before + spent)
         yield unit, found
         if done % 10 == 0 or done == len(work):
             say(f"{done} of {len(work)}, {spent:.0f} s, about {spent / done * (len(work) - done):.0f} s left")
-
-
-def _answered(work: Sequence[Asked], jobs: int) -> Iterator[tuple[Asked, list[PlaceCapacity]]]:
-    """On `jobs` processes, 1 = this one alone; an interrupt ends these as well."""
-    if jobs == 1 or not work:
-        yield from ((unit, unit.run()) for unit in work)
-        return
-    pool = ProcessPoolExecutor(jobs, mp_context=SPAWN, initializer=end_with_parent)
-    try:
-        asked = {pool.submit(_run, unit): unit for unit in work}
-        for done in as_completed(asked):
-            yield asked[done], done.result()
-    except BaseException:
-        for process in active_children():
-            process.terminate()
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _run(unit: Asked) -> list[PlaceCapacity]:
-    return unit.run()
 
 
 def law_error(points: Sequence[Point]) -> dict[str, Any]:

@@ -94,7 +94,7 @@ def measure(
 
 def _runs(todo: Sequence[Job], workers: int) -> Iterator[dict[str, Any]]:
     """An entry of each job that found room."""
-    for number, (job, entry) in enumerate(zip(todo, mapped(Job.run, todo, workers)), 1):
+    for number, (entry, job) in enumerate(zip(mapped(Job.run, todo, workers), todo), 1):
         if number % TELL_EVERY == 0 or number == len(todo):
             say(f"{number} of {len(todo)} simulations")
         if entry is not None:

@@ -8,7 +8,7 @@ from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import get_context, parent_process
+from multiprocessing import active_children, get_context, parent_process
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any, TypeVar
@@ -105,12 +105,22 @@ def _await_parent() -> None:
 
 
 def mapped(work: Callable[[Unit], Done], units: Iterable[Unit], jobs: int) -> Iterator[Done]:
-    """`work` of each unit, in order; `jobs` processes work at the same time, 1 = this one alone."""
+    """`work` of each unit, in order; `jobs` processes work at the same time, 1 = this one alone.
+
+    They are ended where the caller does not take all.
+    """
     if jobs == 1:
         yield from map(work, units)
         return
-    with ProcessPoolExecutor(jobs, mp_context=SPAWN, initializer=end_with_parent) as pool:
+    pool = ProcessPoolExecutor(jobs, mp_context=SPAWN, initializer=end_with_parent)
+    try:
         yield from pool.map(work, units)
+    except BaseException:
+        for process in active_children():
+            process.terminate()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 @contextmanager

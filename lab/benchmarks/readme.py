@@ -7,6 +7,7 @@ from typing import Any
 
 from lab.benchmarks import (
     hierarchy_view,
+    hub_places_view,
     program,
     real_view,
     server_drafts_view,
@@ -21,6 +22,7 @@ OWN: Mapping[str, Callable[[Any], list[str]]] = {
     "heads": server_drafts_view.section,
     "server_default": server_drafts_view.section,
     "hierarchy": hierarchy_view.section,
+    "hub_places": hub_places_view.section,
 }
 HEAD = """# Benchmarks
 
@@ -68,6 +70,12 @@ MEASURED_ONCE: Sequence[tuple[str, str, str]] = (
         "llama.cpp's server by short runs (`peer`; `serving` compares with it now)",
         "real: 0.90 to 1.23 without drafts, 0.89 with drafts at one user",
         OLD,
+    ),
+    (
+        "Live drafters beside replayed ones, users that emulated servers hold, a draft that answers alone (`regimes`)",
+        "emulated, live over replayed tokens/s: 0.99 and 1.00; users held, emulated and simulated: 42 and 38, 31 and "
+        "31, 12 and 12, 35 and 35, 37 and 34; right answers of 36: the target 0.86, its draft alone 0",
+        "e75003f",
     ),
     (
         "More: `coupling`, `sampling`, `repeated_prompt`, `batch_budget`, `phases`, `hierarchy_plan`, `garbage`, "

@@ -1,50 +1,37 @@
 """All baselines on the six cells: emulated end to end, in turns, with confidence intervals, and simulated beside it.
 
-    python -m lab.benchmarks.regimes [--quick] [--cells N,...] [--repeats N] [--jobs N] [--parts]
-                                [--out FOLDER]
-    python -m lab.benchmarks.regimes --pair NAME | --acceptance A [--simulated]
+    python -m lab.benchmarks.regimes [--quick] [--cells N,...] [--repeats N] [--jobs N] [--out FOLDER]
 
 Emulated time is mostly waited for, so two cells run at a time: whether this machine kept up is measured in each run,
 and a run in which it did not is void. Writes regimes.json after each cell: a run that ends early keeps what it has.
 
-The devices replay what was recorded with the tiny family, whose target runs for real, and live drafters stand beside
-them. With --pair they replay another pair, whose target's texts are replayed as well; with --acceptance, a number or
-the name of a task, made-up drafts on the texts of the pair. Either has no live drafters, and writes regimes-NAME.json.
-With --simulated nothing is emulated. With --parts OpenSLED with drafts of the devices alone, or of the server alone,
-takes its turns, too.
+The devices replay what was recorded with the tiny family, whose target runs for real.
 """
 
 import argparse
 import asyncio
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lab.benchmarks.accuracy import accuracy
 from lab.benchmarks.agreement import compared
-from lab.benchmarks.cell_figures import shares
 from lab.benchmarks.cell_run import CellRun, Scale
 from lab.benchmarks.cell_turns import DILATION, LATE, Run, short_items, shortened
-from lab.benchmarks.drafts_option import add_drafts, drafts_of
 from lab.benchmarks.program import add_quick_and_out, exit_code, folder_of, mapped, parser_of, say, write_json
-from lab.testbed.baselines import OF_HEADS, PARTS, USUAL
+from lab.testbed.baselines import USUAL
 from lab.testbed.cells import CELLS, Cell
-from lab.testbed.emulation.recorded_items import recorded_items
 from lab.testbed.fleet import Fleet
 from lab.testbed.load.load import Item, Load
 from lab.testbed.load.records import RunResult
 from lab.testbed.load.run import run_fleet
-from lab.testbed.planner.recorded_drafts import RecordedDrafts, traces_of
 from lab.testbed.provenance import provenance
-from lab.testbed.recordings import BUNDLED_PAIR, PAIRS, recording
-from lab.testbed.traces import TraceSet
+from lab.testbed.recordings import BUNDLED
+from lab.testbed.traces import TraceSet, read_traces
 from opensled.core.errors import UsageError
 
 NAME = "regimes"
-TINY = RecordedDrafts(BUNDLED_PAIR)
 QUICK = Scale(repeats=1, requests=2.0, warmup=0.5, max_tokens=12, max_users=4)
 DIGITS = 5  # significant ones
 
@@ -54,13 +41,9 @@ def main(words: list[str] | None = None) -> int:
     scale = QUICK if arguments.quick else Scale(repeats=arguments.repeats)
 
     def work() -> int:
-        source, run = drafts_of(arguments), None if arguments.simulated else emulate
         chosen, out = _cells(arguments.cells), folder_of(arguments)
-        more = {PARTS: arguments.parts, tuple(OF_HEADS): arguments.heads}
-        names = (*USUAL, *(name for several, asked in more.items() if asked for name in several))
-        cells = measure(chosen, scale, out, run, arguments.jobs, source, names)["cells"]
+        cells = measure(chosen, scale, out, jobs=arguments.jobs)["cells"]
         print("simulated against emulated:", *(each for cell in cells for each in compared(cell)), sep="\n")
-        print("opensled against the best of the others:", *shares(cells), sep="\n")
         return 0
 
     return exit_code(work)
@@ -73,10 +56,6 @@ def _arguments(words: list[str] | None) -> argparse.Namespace:
     add("--cells", default="", metavar="N,...", help=f"of 1 to {len(CELLS)}; default all")
     add("--repeats", type=int, default=Scale.repeats, metavar="N", help="default %(default)s")
     add("--jobs", type=int, default=2, metavar="N", help="cells at a time; default %(default)s")
-    add_drafts(parser, BUNDLED_PAIR)
-    add("--simulated", action="store_true", help="emulate nothing")
-    add("--parts", action="store_true", help=f"also {' and '.join(PARTS)}")
-    add("--heads", action="store_true", help=f"also {', '.join(OF_HEADS)}")
     return parser.parse_args(words)
 
 
@@ -101,49 +80,36 @@ def measure(
     cells: Sequence[Cell],
     scale: Scale,
     out: Path | None,
-    run: Run | None = emulate,
+    run: Run = emulate,
     jobs: int = 1,
-    source: RecordedDrafts = TINY,
-    baselines: Sequence[str] = USUAL,
 ) -> dict[str, Any]:
-    """The whole document; written to `out` after each cell, cells in the order given. `run` None: none is emulated."""
-    document = _head(scale, jobs, source) | {"label": "emulated" if run else "simulated"}
-    measured = partial(_measured, scale, run, source, baselines)
-    for done in mapped(measured, [_of(cell, source) for cell in cells], jobs):
+    """The whole document; written to `out` after each cell, cells in the order given."""
+    document = _head(scale, jobs)
+    for done in mapped(partial(_measured, scale, run), cells, jobs):
         document["cells"].append(_short(done))
         if out:
-            write_json(out / f"{document['figure']}.json", document)
+            write_json(out / f"{NAME}.json", document)
     return document
 
 
-def _of(cell: Cell, source: RecordedDrafts) -> Cell:
-    """The cell with the drafts of `source`; only the recorded ones of the bundled pair can be met live."""
-    return replace(cell, pair=source.pair, live=cell.live and source == TINY)
+def _measured(scale: Scale, run: Run, cell: Cell) -> dict[str, Any]:
+    traces = shortened(read_traces(BUNDLED), scale.max_tokens)
+    return CellRun(cell, scale, short_items(scale.max_tokens), traces, run, say).all(USUAL)
 
 
-def _measured(
-    scale: Scale, run: Run | None, source: RecordedDrafts, baselines: Sequence[str], cell: Cell
-) -> dict[str, Any]:
-    traces = shortened(traces_of(source), scale.max_tokens)
-    items = short_items(scale.max_tokens, PAIRS[source.pair].target)
-    return CellRun(cell, scale, items, traces, run, say).all(baselines)
-
-
-def _head(scale: Scale, jobs: int, source: RecordedDrafts) -> dict[str, Any]:
+def _head(scale: Scale, jobs: int) -> dict[str, Any]:
     return {
-        "figure": NAME if source == TINY else f"{NAME}-{source.name}",
+        "figure": NAME,
         "title": "All baselines on six cells of four regimes",
-        "drafts": source.words,
-        "source": source._asdict(),
+        "label": "emulated",
         "provenance": provenance(),
         "dilation": DILATION,
         "facts": {
             "repeats": scale.repeats,
             "cells at a time": jobs,
             "max_tokens": scale.max_tokens,
-            "recording": recording(source.pair).name,
+            "recording": BUNDLED.name,
             "late share or stretch that voids a run": LATE,
-            **({"accuracy": accuracy(recorded_items(), traces_of(source))} if source == TINY else {}),
             "context": (
                 "sessions hold the regime's context already when a request comes: only its own prompt is computed"
             ),

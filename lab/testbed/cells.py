@@ -1,10 +1,8 @@
 """Where baselines are compared: four regimes of the target, and six cells named before anything was measured."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from lab.testbed.emulation.recorded_target import ENGINE
 from lab.testbed.fleet import Fleet, Group, Server
-from lab.testbed.recordings import BUNDLED_PAIR, PAIRS
 
 # Cheap positions at short context; much KV to read; many weights and cheap positions; little bandwidth.
 REGIMES = {
@@ -24,29 +22,22 @@ class Cell:
     link: str
     users: int  # of the emulated runs
     pace: float  # tokens/s each of them wants
-    live: bool = False  # also run with the real drafters instead of recorded drafts
-    pair: str = BUNDLED_PAIR  # the bundled target computes its texts, that of another pair replays them
 
     @property
     def id(self) -> str:
         return f"{self.regime}, {self.device}, {self.link}"
 
-    def fleet(self, *, draft_length: int = 4, live: bool = False) -> Fleet:
+    def fleet(self, *, draft_length: int = 4) -> Fleet:
         """The cell's devices at its regime's server, without a baseline's changes."""
-        group = Group(
-            self.users, self.device, self.link, draft_length=draft_length, live=live, pace=self.pace
-        )
-        server = REGIMES[self.regime]
-        if self.pair != BUNDLED_PAIR:
-            server = replace(server, model=PAIRS[self.pair].target, engine=ENGINE)
-        return Fleet(server, (group,))
+        group = Group(self.users, self.device, self.link, draft_length=draft_length, pace=self.pace)
+        return Fleet(REGIMES[self.regime], (group,))
 
 
 CELLS = (
-    Cell("dense-1k", "orin-nano-super", "wifi-good", users=32, pace=15, live=True),
+    Cell("dense-1k", "orin-nano-super", "wifi-good", users=32, pace=15),
     Cell("dense-8k", "orin-nano-super", "wifi-good", users=16, pace=15),
     Cell("dense-8k", "pi-5", "lte", users=16, pace=8),
     Cell("moe", "laptop-cpu", "5g", users=24, pace=15),
-    Cell("hub", "orin-nano-super", "ethernet", users=16, pace=10, live=True),
+    Cell("hub", "orin-nano-super", "ethernet", users=16, pace=10),
     Cell("hub", "pi-5", "wifi-good", users=16, pace=5),
 )

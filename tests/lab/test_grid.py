@@ -23,16 +23,16 @@ def units(monkeypatch: pytest.MonkeyPatch) -> list[grid.Asked]:
     """Every unit of work that was asked for; its answer is made up from the names alone, without a simulation."""
     asked = list[grid.Asked]()
 
-    def made(work: list[grid.Asked], jobs: int) -> Any:
+    def made(run: Any, work: list[grid.Asked], jobs: int) -> Any:
         for unit in work:
             if len(asked) == 3:
                 asked.append(unit)
                 raise KeyboardInterrupt
             asked.append(unit)
             usual = 20 if unit.place.link == "wan-80" else 44
-            yield unit, [PlaceCapacity(name, ALONE.get(name, usual), 2, 41, 40, 3) for name in unit.modes]
+            yield [PlaceCapacity(name, ALONE.get(name, usual), 2, 41, 40, 3) for name in unit.modes]
 
-    monkeypatch.setattr(grid, "_answered", made)
+    monkeypatch.setattr(grid, "mapped", made)
     monkeypatch.setattr(grid, "QUICK", AXES)
     return asked
 

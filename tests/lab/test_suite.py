@@ -7,16 +7,13 @@ from dataclasses import replace
 import pytest
 
 from lab.benchmarks import regimes
-from lab.benchmarks.accuracy import accuracy, agreement, live_anchor
 from lab.benchmarks.agreement import compared, errors
-from lab.benchmarks.cell_figures import shares
-from lab.benchmarks.cell_run import MAX_EMULATED, CellRun, Scale, emulated_capacity
+from lab.benchmarks.cell_run import CellRun, Scale
 from lab.benchmarks.cell_turns import DILATION, PlannedRun, finish, fleet_of, short_items, shortened, turns
 from lab.benchmarks.peer_server import running
-from lab.testbed.baselines import OF_HEADS, PARTS, USUAL
+from lab.testbed.baselines import USUAL
 from lab.testbed.cells import CELLS, REGIMES
-from lab.testbed.emulation.recorded_items import recorded_items
-from lab.testbed.load.load import Item, Load
+from lab.testbed.load.load import Load
 from lab.testbed.load.records import RunResult
 from lab.testbed.processes import free_port
 from lab.testbed.provenance import command_line
@@ -26,13 +23,12 @@ from lab.testbed.traces import ItemTrace, Proposal, TraceSet, read_traces
 from tests.lab.emulated_runs import emulated_by
 
 NAMES = USUAL
-LIVE_CELL = replace(CELLS[1], live=True)  # few sessions fit, so that its capacities are found soon
 SMALL = Scale(repeats=2, max_tokens=12, max_users=4)
 
 
-def cell_run(run, cell=LIVE_CELL, scale=SMALL):
-    traces = shortened(read_traces(BUNDLED), scale.max_tokens)
-    return CellRun(cell, scale, short_items(scale.max_tokens), traces, run, say=lambda line: None)
+def cell_run(run):
+    traces = shortened(read_traces(BUNDLED), SMALL.max_tokens)
+    return CellRun(CELLS[1], SMALL, short_items(SMALL.max_tokens), traces, run, say=lambda line: None)
 
 
 def summary(**values):
@@ -47,33 +43,18 @@ def summary(**values):
 # -- turns ------------------------------------------------------------------------------------------------------
 
 
-def test_baselines_take_turns_and_a_live_anchor_follows_its_replay():
-    order = [(turn.baseline, turn.repeat, turn.live) for turn in turns(LIVE_CELL, NAMES, 2)]
-    first = [("centralized", 0, False), ("server-sd", 0, False), ("sled-static", 0, False)]
-    assert order[:3] == first
-    assert order[3:7] == [
-        ("sled-continuous", 0, False),
-        ("sled-continuous", 0, True),
-        ("opensled", 0, False),
-        ("device-only", 0, False),
-    ]
-    assert order[7:] == [(name, 1, live) for name, _, live in order[:7]]
+def test_baselines_take_turns():
+    order = [tuple(turn) for turn in turns(NAMES, 2)]
+    assert order == [(name, repeat) for repeat in (0, 1) for name in NAMES]
 
 
-def test_a_cell_without_live_anchors_has_none():
-    assert not any(turn.live for turn in turns(next(cell for cell in CELLS if not cell.live), NAMES, 3))
-
-
-def test_every_regime_has_a_dilation_and_only_live_turns_have_live_devices():
+def test_every_regime_has_a_dilation():
     assert set(DILATION) == set(REGIMES)
-    assert sum(cell.live for cell in CELLS) == 2
-    assert fleet_of(LIVE_CELL, PlannedRun("sled-continuous", 0, live=True), 4).groups[0].live
-    assert not fleet_of(LIVE_CELL, PlannedRun("sled-continuous", 0), 4).groups[0].live
-    assert fleet_of(LIVE_CELL, PlannedRun("centralized", 0), 4).dilation == DILATION[LIVE_CELL.regime]
+    assert fleet_of(CELLS[1], PlannedRun("centralized", 0), 4).dilation == DILATION[CELLS[1].regime]
 
 
 def test_a_run_with_late_steps_beyond_the_bound_is_void():
-    fleet = fleet_of(LIVE_CELL, PlannedRun("centralized", 0), 4)
+    fleet = fleet_of(CELLS[1], PlannedRun("centralized", 0), 4)
 
     def run_with(late, late_s=0.0):
         emulation = {"steps": 100, "late_steps": late, "work_s": 1.0, "due_s": 5.0, "late_s": late_s}
@@ -92,9 +73,9 @@ def test_a_run_with_late_steps_beyond_the_bound_is_void():
 
 def test_the_seed_of_a_run_is_its_repeat_for_every_baseline():
     seeds = []
-    for turn in turns(LIVE_CELL, NAMES[:2], 2):
+    for turn in turns(NAMES[:2], 2):
         run = lambda fleet, items, traces, load: seeds.append(load.seed) or RunResult("emulated", 0, 1)  # noqa: E731
-        finish(run, fleet_of(LIVE_CELL, turn, 4), [], TraceSet("", "", {}, ()), Load(seed=9), turn)
+        finish(run, fleet_of(CELLS[1], turn, 4), [], TraceSet("", "", {}, ()), Load(seed=9), turn)
     assert seeds == [0, 0, 1, 1]
 
 
@@ -119,27 +100,21 @@ def test_a_recording_is_shortened_as_if_recorded_so():
 def test_a_cell_s_entry_has_all_runs_and_what_the_report_reads():
     entry = cell_run(emulated_by(simulate)).all(NAMES)
     assert {run["baseline"] for run in entry["runs"]} == set(NAMES)
-    assert len(entry["runs"]) == 2 * (len(NAMES) + 1) and entry["void"] == []
+    assert len(entry["runs"]) == 2 * len(NAMES) and entry["void"] == []
     assert {"id", "regime", "device", "link", "users", "pace", "fleet", "draft_lengths", "dilation"} <= set(
         entry
     )
     assert entry["users"] == 4
     assert len(entry["simulated"]) == 2 * len(NAMES)
     assert all("output_throughput" in run["summary"] for run in entry["runs"])
-    assert [each["baseline"] for each in entry["capacity"]] == [
-        name for name in NAMES if name != "device-only"
-    ]
-    assert all(each["simulated"] > 0 and each["emulated"] is None for each in entry["capacity"])
     # What was "emulated" here was the simulator itself, so that both must agree to the last digit.
-    assert all(set(each["errors"].values()) <= {0.0} for each in entry["agreement"])
-    assert set(entry["live_anchor"]["difference"].values()) <= {0.0}
+    assert {each.error for each in compared(entry)} == {0.0}
 
 
 def test_void_runs_are_told_and_not_kept():
     entry = cell_run(emulated_by(simulate, late=50)).all(("centralized",))
     assert entry["runs"] == [] and len(entry["void"]) == 2
     assert entry["void"][0]["late_share"] == 0.5
-    assert entry["agreement"] == [] and entry["live_anchor"] == {}
 
 
 @pytest.mark.long
@@ -157,7 +132,6 @@ def test_a_document_is_written_after_each_cell(tmp_path):
     written = json.loads((tmp_path / "regimes.json").read_text())
     assert [cell["id"] for cell in written["cells"]] == [cell.id for cell in CELLS[1:3]]
     assert written["label"] == "emulated" and written["provenance"]["command"] == command_line()
-    assert written["facts"]["accuracy"]["target"] > written["facts"]["accuracy"]["draft_alone"]
     assert written == json.loads(json.dumps(document))
 
 
@@ -173,23 +147,6 @@ def test_a_baseline_is_told_its_own_draft_length_for_the_cell(monkeypatch):
     run = cell_run(None)
     assert [run._best_length(name) for name in ("centralized", "sled-continuous")] == [2, 8]
     assert looked == {"sled-continuous": [2, 4, 8]}
-
-
-@pytest.mark.parametrize(
-    ("words", "names"),
-    [([], USUAL), (["--parts"], (*USUAL, *PARTS)), (["--heads"], (*USUAL, *OF_HEADS))],
-    ids=["usual", "parts", "heads"],
-)
-def test_regimes_measure_the_baselines_that_they_are_told(words, names, monkeypatch):
-    asked = []
-
-    def measured(scale, run, source, baselines, cell):
-        asked.append(baselines)
-        return {"id": cell.id, "runs": [], "simulated": []}
-
-    monkeypatch.setattr(regimes, "_measured", measured)
-    assert regimes.main(["--quick", "--simulated", "--cells", "2", "--jobs", "1", *words]) == 0
-    assert asked == [names]
 
 
 @pytest.mark.parametrize("words", ["0", "7", "x", "1,,2"])
@@ -227,8 +184,6 @@ def test_errors_are_relative_to_the_emulated_mean():
         {"baseline": "only emulated", "live": False, "summary": summary()},
     ]
     simulated = [{"baseline": "a", "live": False, "summary": summary(output_throughput=120.0)}]
-    [entry] = agreement(runs, simulated)
-    assert entry["errors"] == {"output_throughput": 0.2, "pace_mean": 0.0, "positions_per_token": 0.0}
     speed, _ = compared({"id": "here", "runs": runs, "simulated": simulated})
     assert str(speed) == "here, a: throughput, tokens/s: +20.0%  off by more than 15%"
 
@@ -250,73 +205,6 @@ def test_the_table_of_errors_has_the_median_and_the_largest_of_all_cells():
     assert errors(cells) == [("opensled", "3", "4.0%", "-20.0%", "0.0%", "+0.0%")]
 
 
-def test_a_live_anchor_has_both_means_with_intervals_and_their_difference():
-    speeds = {False: (90.0, 100.0, 110.0), True: (99.0, 99.0, 99.0)}
-    runs = [
-        {"baseline": "a", "live": live, "summary": summary(output_throughput=value)}
-        for live, values in speeds.items()
-        for value in values
-    ]
-    anchor = live_anchor(runs, "a")
-    mean, low, high = anchor["replay"]["output_throughput"]
-    assert mean == 100 and (low, high) == pytest.approx((100 - 24.84, 100 + 24.84), abs=0.01)  # t = 4.303
-    assert anchor["live"]["output_throughput"] == [99, 99, 99]
-    assert anchor["difference"]["output_throughput"] == -0.01
-    assert live_anchor(runs[:3], "a") == {}
-
-
-@pytest.mark.parametrize(
-    ("edge", "tries"),
-    [
-        (19, [20, 18]),
-        (17, [20, 18, 16]),
-        (3, [20, 18, 16]),
-        (20, [20, 22]),
-        (23, [20, 22, 24]),
-        (40, [20, 22, 24]),
-    ],
-)
-def test_emulated_capacity_is_the_largest_try_that_holds(edge, tries):
-    asked = []
-    entry = emulated_capacity(lambda users: asked.append(users) or users <= edge, 20)
-    assert asked == tries
-    assert entry["emulated"] == max((users for users in tries if users <= edge), default=0)
-    assert entry["held"] == {str(users): users <= edge for users in tries}
-
-
-def test_small_capacities_are_tried_once_each():
-    asked = []
-    assert emulated_capacity(lambda users: asked.append(users), 1)["emulated"] is None  # void
-    assert emulated_capacity(lambda users: asked.append(users) or False, 1)["emulated"] == 0
-    assert asked == [1, 1]
-
-
-def test_a_capacity_that_takes_too_many_devices_is_not_emulated():
-    entry = emulated_capacity(lambda users: pytest.fail("nothing may run"), MAX_EMULATED)
-    assert entry == {"emulated": None, "not_emulated": f"{MAX_EMULATED} users"}
-    assert emulated_capacity(lambda users: pytest.fail("nothing may run"), 0)["emulated"] is None
-
-
-def test_capacity_error_needs_both_sides():
-    def errors(**capacity):
-        cell = {"id": "here", "runs": [], "capacity": [{"baseline": "a", **capacity}]}
-        return [each.error for each in compared(cell)]
-
-    assert errors(emulated=20, simulated=23) == [pytest.approx(0.15)]
-    assert errors(emulated=None, simulated=23) == errors() == []
-
-
-def test_accuracy_asks_the_task_s_own_checker():
-    traces = read_traces(BUNDLED)
-    found = accuracy(recorded_items(), traces)
-    assert set(found["tasks"]) == {"smart_home", "arithmetic", "units"}
-    assert found["items"] == sum(task["items"] for task in found["tasks"].values())
-    right = found["target"]
-    twins = replace(traces, items=tuple(replace(each, alone_ids=each.target_ids) for each in traces.items))
-    assert accuracy(recorded_items(), twins)["draft_alone"] == right
-    assert accuracy([Item("x", "?", task="stories")], traces) == {"items": 0, "tasks": {}}
-
-
 # -- the suite and the peer -------------------------------------------------------------------------------------
 
 
@@ -324,47 +212,3 @@ def test_a_peer_that_does_not_start_tells_its_own_words():
     command = [sys.executable, "-c", "import sys; sys.exit('no such model')"]
     with pytest.raises(Exception, match="no such model"), running(command, free_port()):
         pytest.fail("it never answered")
-
-
-# -- the verdict on the cells -----------------------------------------------------------------------------------
-
-
-def cell_of(ours, plain, continuous):
-    """A cell with so much throughput in each repeat; live runs are no part of it."""
-    by_baseline = {
-        "opensled": ours,
-        "centralized": plain,
-        "sled-continuous": continuous,
-        "opensled-server": [999] * 3,
-    }
-    runs = [
-        {"baseline": name, "repeat": repeat, "live": False, "summary": summary(output_throughput=value)}
-        for name, values in by_baseline.items()
-        for repeat, value in enumerate(values)
-    ]
-    live = {
-        "baseline": "sled-continuous",
-        "repeat": 0,
-        "live": True,
-        "summary": summary(output_throughput=9999),
-    }
-    return {"id": "a cell", "runs": [*runs, live]}
-
-
-def test_opensled_is_compared_with_the_best_rival_repeat_by_repeat():
-    """Repeats differ by a factor of two, their ratios do not: each pair met the same users."""
-    [found, pace] = shares([cell_of([96, 192, 288], [100, 200, 300], [90, 180, 200])])
-    assert (found.cell, found.figure, found.rival) == ("a cell", "throughput", "centralized")
-    assert found.share == pytest.approx((0.96, 0.96, 0.96))
-    assert found.kept and pace.share.mean == 1.0
-
-
-def test_a_cell_that_falls_short_beyond_noise_is_named():
-    [found, _] = shares([cell_of([90, 181, 271], [100, 200, 300], [90, 180, 200])])
-    assert not found.kept and "BELOW 0.95" in str(found)
-    [noisy, _] = shares([cell_of([60, 210, 240], [100, 200, 300], [90, 180, 200])])
-    assert noisy.share.mean < 0.9 and noisy.kept
-
-
-def test_a_cell_without_opensled_has_no_verdict():
-    assert list(shares([cell_of([], [100], [90])])) == []
