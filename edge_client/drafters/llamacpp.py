@@ -22,6 +22,7 @@ from edge_client.drafters.window import Window
 from opensled.core.errors import EngineError, UnsupportedModel
 from opensled.models import llama, step_threads, widened
 from opensled.models.llama import LlamaModel, llama_cpp
+from opensled.models.step_threads import StepThreads
 from opensled.models.store import model_file
 from opensled.process.load_thread import in_thread_that_ends
 
@@ -38,8 +39,17 @@ class LlamaCppFactory(ModelFactory):
         self.name = f"llamacpp {path.name}"
         self._window = Window(options.window)
         self._model = LlamaModel(widened.file_to_run(path, widened.AUTO) if options.alone else path)
-        known = threads or calibrated_threads("llamacpp", model)
-        self.threads = known or in_thread_that_ends(_timed_threads, self._model, max_threads())
+        self.threads = (
+            StepThreads([threads]) if threads else self._adapted(calibrated_threads("llamacpp", model))
+        )
+
+    def _adapted(self, calibrated: int) -> StepThreads:
+        """Threads that follow what else the machine does, from the number that was `calibrated` or is timed."""
+        if not calibrated:
+            return in_thread_that_ends(_timed_threads, self._model, max_threads())
+        threads = StepThreads(sorted({*step_threads.candidates(max_threads()), calibrated}))
+        threads.begin({1: calibrated})
+        return threads
 
     def pieces(self) -> list[str]:
         return self._model.pieces()
@@ -48,14 +58,14 @@ class LlamaCppFactory(ModelFactory):
         return LlamaTokenizer(self._model)
 
     def create_model(self) -> LlamaCppDrafter:
-        drafter = LlamaCppDrafter(self._model, self.threads)
+        drafter = LlamaCppDrafter(self._model, self.threads.copy())
         drafter.prepare(self._window)
         return drafter
 
     def with_threads(self, threads: int) -> LlamaCppFactory:
         """A factory that shares the model; its drafters use `threads` threads."""
         other = copy.copy(self)
-        other.threads = threads
+        other.threads = StepThreads([threads])
         return other
 
 
@@ -80,9 +90,10 @@ class LlamaTokenizer:
 class LlamaCppDrafter(ModelDrafter):
     """One context and one reusable batch over a shared model."""
 
-    def __init__(self, model: LlamaModel, threads: int) -> None:
+    def __init__(self, model: LlamaModel, threads: StepThreads) -> None:
         super().__init__(min(CONTEXT_CAP, model.context_length))
-        params = _parameters(self.context_length, threads)
+        self.threads = threads
+        params = _parameters(self.context_length)
         self._context = llama_cpp.llama_init_from_model(model.handle, params)
         if not self._context:
             raise UnsupportedModel(
@@ -128,11 +139,16 @@ class LlamaCppDrafter(ModelDrafter):
         for index in range(len(tokens) - wanted, len(tokens)):
             self._wanted[index] = 1
         llama.forget_complaints()
-        status = llama_cpp.llama_decode(self._context, self._batch)
+        status = self.threads.run(len(tokens), self._compute)
         if status != 0:
             raise EngineError(
                 f"llama.cpp failed on {len(tokens)} draft tokens (status {status}): {llama.cause()}"
             )
+
+    def _compute(self, threads: int) -> int:
+        """llama.cpp's status."""
+        llama_cpp.llama_set_n_threads(self._context, threads, threads)
+        return int(llama_cpp.llama_decode(self._context, self._batch))
 
     def truncate(self, length: int) -> int:
         if not self._free.alive:
@@ -149,29 +165,25 @@ class LlamaCppDrafter(ModelDrafter):
         self._free()
 
 
-def _timed_threads(model: LlamaModel, most: int) -> int:
-    """The fastest for one token at a time, as drafts are made."""
-    if most == 1:
-        return 1
-    drafter = LlamaCppDrafter(model, most)
+def _timed_threads(model: LlamaModel, most: int) -> StepThreads:
+    drafter = LlamaCppDrafter(model, StepThreads([1]))
 
     def step(rows: int, threads: int) -> None:
-        llama_cpp.llama_set_n_threads(drafter._context, threads, threads)
+        drafter.threads = StepThreads([threads])
         drafter.forward([each % model.vocab_size for each in range(rows)], 0)
         drafter.truncate(0)
 
     try:
         facts = ("drafter", llama.build())
-        return step_threads.find(step, model.path, facts, most).few
+        return step_threads.timed(step, model.path, facts, most)
     finally:
         drafter.close()
 
 
-def _parameters(context_length: int, threads: int) -> Any:
+def _parameters(context_length: int) -> Any:
     params = llama_cpp.llama_context_default_params()
     params.n_ctx = context_length
     params.n_batch = params.n_ubatch = BATCH
-    params.n_threads = params.n_threads_batch = threads
     return params
 
 

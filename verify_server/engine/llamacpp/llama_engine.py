@@ -235,7 +235,7 @@ def load(
     with tell_long("still reading the weights") as reading:
         model = LlamaModel(path, layers)
     tell_read(model.params, reading.seconds)
-    each_step = StepThreads(threads) if threads else _threads_of(model)
+    each_step = StepThreads([threads]) if threads else _threads_of(model)
     served = llama_settings.context_length(model, context)
     with told_tested():
         takes_trees = llama_probe.run(model, each_step)
@@ -262,14 +262,14 @@ def load(
 def _threads_of(model: LlamaModel) -> StepThreads:
     """Timed on a small cache of its own, or as an earlier start has timed it."""
     facts = ("llama.cpp", llama.build())
-    cache = LlamaCache(model, llama_probe.CELLS, 2, StepThreads(1))
+    cache = LlamaCache(model, llama_probe.CELLS, 2, StepThreads([1]))
 
     def step(rows: int, threads: int) -> None:
-        cache.threads = StepThreads(threads)
+        cache.threads = StepThreads([threads])
         cache.decode([LlamaPiece(0, 0, [each % model.vocab_size for each in range(rows)], 1)])
         cache.truncate(0, 0)
 
     try:
-        return step_threads.find(step, model.path, facts, usable_cores())
+        return step_threads.timed(step, model.path, facts, usable_cores())
     finally:
         cache.close()

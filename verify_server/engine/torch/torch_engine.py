@@ -30,6 +30,7 @@ from verify_server.engine.torch.tested_model import (
     FAST,
     backends_of,
     capture_of,
+    counts_of_same_bits,
     first_that_works,
     threads_of,
 )
@@ -48,9 +49,13 @@ class TorchEngine(TargetEngine):
         info: EngineInfo,
         eyes: ImageEncoder | None = None,
         capture: Capture | None = None,
+        threads: StepThreads | None = None,
     ) -> None:
-        """`eyes`: of a vision-language model; `capture`: computes small steps in fixed shapes."""
-        self._model, self._eyes, self._capture = model, eyes, capture
+        """`eyes`: of a vision-language model; `capture`: computes small steps in fixed shapes.
+
+        `threads`: of each step; None = as torch has them.
+        """
+        self._model, self._eyes, self._capture, self._threads = model, eyes, capture, threads
         self.info = info
         self._reader: RowReader | None = None
         self._tap: HiddenTap | None = None
@@ -100,7 +105,7 @@ class TorchEngine(TargetEngine):
         After an error nothing is lost but the step: KV before each segment's start is as it was.
         """
         self._check(segments)
-        logits, batch = self._run(segments)
+        logits, batch = self._run_by_threads(segments)
         if self._reader is not None and self._tap is not None:
             rows = batch.live
             with torch.inference_mode():
@@ -111,6 +116,17 @@ class TorchEngine(TargetEngine):
         wanted = batch.wanted[: batch.num_wanted]
         kept = self._kept.stack_rows(batch.live)[:, 0].index_select(0, wanted)
         return TorchScores(logits, kept)
+
+    def _run_by_threads(self, segments: Sequence[Segment]) -> tuple[Tensor, PackedBatch]:
+        if self._threads is None:
+            return self._run(segments)
+
+        def run(threads: int) -> tuple[Tensor, PackedBatch]:
+            if threads != torch.get_num_threads():
+                torch.set_num_threads(threads)
+            return self._run(segments)
+
+        return self._threads.run(sum(len(segment.tokens) for segment in segments), run)
 
     def _run(self, segments: Sequence[Segment]) -> tuple[Tensor, PackedBatch]:
         """In a fixed shape, where there is one: pictures have none."""
@@ -212,11 +228,15 @@ def around(
     guards.check_modules(network)
     place = network.device
     reorder(network)
+    steps = None
     if threads is not None and place.type == "cpu":
-        torch.set_num_threads(threads or threads_of(network, weights).few)
+        steps = StepThreads([threads]) if threads else threads_of(network, weights)
+        torch.set_num_threads(steps.of(1))
     with told_tested():
         backends = backends_of(attention, place)
         tested, level = first_that_works(network, backends, numerics, max_rows, weights)
+        if steps and level == "exact":
+            steps.keep(counts_of_same_bits(tested, steps.counts, max_rows))
         capture = capture_of(graphs, tested, level)
         if eyes is not None:
             sees_alike(tested, eyes)
@@ -239,9 +259,9 @@ def around(
         row_step=tested.geometry.rows,
         hidden_size=network.config.get_text_config(decoder=True).hidden_size,
         images=eyes.facts if eyes else None,
-        threads=str(StepThreads(torch.get_num_threads())) if place.type == "cpu" else "",
+        threads=str(steps or StepThreads([torch.get_num_threads()])) if place.type == "cpu" else "",
     )
-    return TorchEngine(dataclasses.replace(tested, memory=memory), info, eyes, capture)
+    return TorchEngine(dataclasses.replace(tested, memory=memory), info, eyes, capture, steps)
 
 
 def _read(
