@@ -171,7 +171,7 @@ def test_the_probe_finds_a_rollback_that_did_not_happen(gguf_of, monkeypatch):
 
     monkeypatch.setattr(LlamaCache, "truncate", shifted)
     with pytest.raises(SelfTestFailed, match="rollback"):
-        llama_probe.run(LlamaModel(gguf_of("llama")), threads=StepThreads(1))
+        llama_probe.run(LlamaModel(gguf_of("llama")), threads=StepThreads([1]))
 
 
 def test_a_file_that_is_no_gguf_is_refused(tmp_path):

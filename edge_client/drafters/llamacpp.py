@@ -24,7 +24,6 @@ from opensled.models import llama, step_threads, widened
 from opensled.models.llama import LlamaModel, llama_cpp
 from opensled.models.step_threads import StepThreads
 from opensled.models.store import model_file
-from opensled.process.load_thread import in_thread_that_ends
 
 CONTEXT_CAP = 8192  # positions; the KV cache of a small draft model (0.5B) then takes about 100 MB
 BATCH = 512  # tokens per call (llama.cpp's default for a micro-batch); a long prompt goes in such chunks
@@ -39,17 +38,7 @@ class LlamaCppFactory(ModelFactory):
         self.name = f"llamacpp {path.name}"
         self._window = Window(options.window)
         self._model = LlamaModel(widened.file_to_run(path, widened.AUTO) if options.alone else path)
-        self.threads = (
-            StepThreads([threads]) if threads else self._adapted(calibrated_threads("llamacpp", model))
-        )
-
-    def _adapted(self, calibrated: int) -> StepThreads:
-        """Threads that follow what else the machine does, from the number that was `calibrated` or is timed."""
-        if not calibrated:
-            return in_thread_that_ends(_timed_threads, self._model, max_threads())
-        threads = StepThreads(sorted({*step_threads.candidates(max_threads()), calibrated}))
-        threads.begin({1: calibrated})
-        return threads
+        self.threads = threads or calibrated_threads("llamacpp", model)
 
     def pieces(self) -> list[str]:
         return self._model.pieces()
@@ -58,14 +47,14 @@ class LlamaCppFactory(ModelFactory):
         return LlamaTokenizer(self._model)
 
     def create_model(self) -> LlamaCppDrafter:
-        drafter = LlamaCppDrafter(self._model, self.threads.copy())
+        drafter = LlamaCppDrafter(self._model, self.threads)
         drafter.prepare(self._window)
         return drafter
 
     def with_threads(self, threads: int) -> LlamaCppFactory:
         """A factory that shares the model; its drafters use `threads` threads."""
         other = copy.copy(self)
-        other.threads = StepThreads([threads])
+        other.threads = threads
         return other
 
 
@@ -90,9 +79,10 @@ class LlamaTokenizer:
 class LlamaCppDrafter(ModelDrafter):
     """One context and one reusable batch over a shared model."""
 
-    def __init__(self, model: LlamaModel, threads: StepThreads) -> None:
+    def __init__(self, model: LlamaModel, threads: int) -> None:
+        """`threads`: 0 = what is fastest."""
         super().__init__(min(CONTEXT_CAP, model.context_length))
-        self.threads = threads
+        self._threads = StepThreads([threads]) if threads else step_threads.up_to(max_threads())
         params = _parameters(self.context_length)
         self._context = llama_cpp.llama_init_from_model(model.handle, params)
         if not self._context:
@@ -139,7 +129,7 @@ class LlamaCppDrafter(ModelDrafter):
         for index in range(len(tokens) - wanted, len(tokens)):
             self._wanted[index] = 1
         llama.forget_complaints()
-        status = self.threads.run(len(tokens), self._compute)
+        status = self._threads.run(len(tokens), self._compute)
         if status != 0:
             raise EngineError(
                 f"llama.cpp failed on {len(tokens)} draft tokens (status {status}): {llama.cause()}"
@@ -163,21 +153,6 @@ class LlamaCppDrafter(ModelDrafter):
     def close(self) -> None:
         super().close()
         self._free()
-
-
-def _timed_threads(model: LlamaModel, most: int) -> StepThreads:
-    drafter = LlamaCppDrafter(model, StepThreads([1]))
-
-    def step(rows: int, threads: int) -> None:
-        drafter.threads = StepThreads([threads])
-        drafter.forward([each % model.vocab_size for each in range(rows)], 0)
-        drafter.truncate(0)
-
-    try:
-        facts = ("drafter", llama.build())
-        return step_threads.timed(step, model.path, facts, most)
-    finally:
-        drafter.close()
 
 
 def _parameters(context_length: int) -> Any:

@@ -10,11 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from hw_profiles.detect import usable_cores
 from opensled.core.errors import OpenSledError, SelfTestFailed
-from opensled.models import step_threads
-from opensled.models.step_threads import StepThreads
-from verify_server.engine.base import Segment
 from verify_server.engine.memory_plan import GRAPHS as GRAPH_BUDGET
 from verify_server.engine.torch import geometry, known_geometry, selftest
 from verify_server.engine.torch.attention import backend_of
@@ -25,7 +21,7 @@ from verify_server.engine.torch.fixed_steps import (
     check_fixed,
     skip_capture,
 )
-from verify_server.engine.torch.kv_memory import BLOCK_SIZE, KVMemory
+from verify_server.engine.torch.kv_memory import KVMemory
 from verify_server.engine.torch.packed_model import PackedModel
 from verify_server.engine.torch.packing import Geometry
 from verify_server.engine.torch.paged_table import PagedBackend
@@ -136,19 +132,6 @@ def _exact_as_before(
         return exact
     untile(network)
     return None
-
-
-def threads_of(network: PreTrainedModel, weights: Path | None) -> StepThreads:
-    """Threads of steps on a processor, timed or as an earlier start has timed them."""
-    model = _on_small_memory(network, FAST["cpu"], "sdpa")
-    blocks = tuple(range(-(-max(step_threads.ROWS) // BLOCK_SIZE)))
-
-    def step(rows: int, threads: int) -> None:
-        torch.set_num_threads(threads)
-        model.run([Segment(tuple(range(rows)), 0, blocks, 1)])
-
-    facts = ("torch", torch.__version__, network.dtype)
-    return step_threads.timed(step, weights, facts, usable_cores())
 
 
 def counts_of_same_bits(exact: PackedModel, counts: Sequence[int], max_rows: int) -> list[int]:

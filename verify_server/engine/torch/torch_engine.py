@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from hw_profiles.detect import usable_cores
 from opensled.core.errors import EngineError, UsageError
+from opensled.models import step_threads
 from opensled.models.step_threads import StepThreads
 from opensled.process.logs import tell_long
 from verify_server.engine.base import MAX_TREE, EngineInfo, Segment, TargetEngine, known_ends
@@ -32,7 +34,6 @@ from verify_server.engine.torch.tested_model import (
     capture_of,
     counts_of_same_bits,
     first_that_works,
-    threads_of,
 )
 from verify_server.engine.torch.torch_scores import TorchScores
 
@@ -176,7 +177,7 @@ def load(
     `context`: positions to serve, 0 = all the model has. `max_rows`: rows of the largest step for which level exact is
     to hold. `attention`: a backend (attention.py), "auto" = the fastest that passes its test here. `graphs`: "auto" =
     small steps in CUDA graphs, where a GPU and the backend can; "off"; "shapes" = in the shapes of graphs without any,
-    which is slow, for tests. `threads`: of all steps on a processor, 0 = timed, None = as torch has them now.
+    which is slow, for tests. `threads`: of all steps on a processor, 0 = what is fastest, None = as torch has them now.
     `eos_ids`: ends of a turn, () = those of the network's configs. Raises UsageError, NotFound, UnsupportedModel,
     SelfTestFailed.
     """
@@ -230,13 +231,13 @@ def around(
     reorder(network)
     steps = None
     if threads is not None and place.type == "cpu":
-        steps = StepThreads([threads]) if threads else threads_of(network, weights)
+        steps = StepThreads([threads]) if threads else step_threads.up_to(usable_cores())
         torch.set_num_threads(steps.of(1))
     with told_tested():
         backends = backends_of(attention, place)
         tested, level = first_that_works(network, backends, numerics, max_rows, weights)
         if steps and level == "exact":
-            steps.keep(counts_of_same_bits(tested, steps.counts, max_rows))
+            steps = StepThreads(counts_of_same_bits(tested, steps.counts, max_rows))
         capture = capture_of(graphs, tested, level)
         if eyes is not None:
             sees_alike(tested, eyes)
