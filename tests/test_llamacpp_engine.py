@@ -228,7 +228,7 @@ def test_weights_are_not_rearranged_for_amx(features, rearranged, gguf_of, monke
     assert given[0].use_extra_bufts is rearranged
 
 
-def test_threads_are_timed_by_passes_that_have_them(gguf_of, monkeypatch):
+def test_passes_have_the_threads_that_their_rows_take(gguf_of, monkeypatch):
     asked = []
     set_threads = llama_cpp.llama_set_n_threads
     monkeypatch.setattr(
