@@ -17,12 +17,12 @@ import numpy as np
 
 from edge_client.drafters.base import DrafterOptions, ModelDrafter
 from edge_client.drafters.model_factory import ModelFactory
-from edge_client.drafters.threads import calibrated_threads, max_threads
+from edge_client.drafters.threads import draft_threads
 from edge_client.drafters.window import Window
 from opensled.core.errors import EngineError, UnsupportedModel
-from opensled.models import llama, step_threads, widened
+from opensled.models import llama, widened
 from opensled.models.llama import LlamaModel, llama_cpp
-from opensled.models.step_threads import StepThreads
+from opensled.models.step_threads import StepThreads, up_to
 from opensled.models.store import model_file
 
 CONTEXT_CAP = 8192  # positions; the KV cache of a small draft model (0.5B) then takes about 100 MB
@@ -38,7 +38,7 @@ class LlamaCppFactory(ModelFactory):
         self.name = f"llamacpp {path.name}"
         self._window = Window(options.window)
         self._model = LlamaModel(widened.file_to_run(path, widened.AUTO) if options.alone else path)
-        self.threads = threads or calibrated_threads("llamacpp", model)
+        self._most_threads, self._follows = draft_threads(threads, "llamacpp", model), not threads
 
     def pieces(self) -> list[str]:
         return self._model.pieces()
@@ -47,14 +47,15 @@ class LlamaCppFactory(ModelFactory):
         return LlamaTokenizer(self._model)
 
     def create_model(self) -> LlamaCppDrafter:
-        drafter = LlamaCppDrafter(self._model, self.threads)
+        most = self._most_threads
+        drafter = LlamaCppDrafter(self._model, up_to(most) if self._follows else StepThreads([most]))
         drafter.prepare(self._window)
         return drafter
 
     def with_threads(self, threads: int) -> LlamaCppFactory:
         """A factory that shares the model; its drafters use `threads` threads."""
         other = copy.copy(self)
-        other.threads = threads
+        other._most_threads, other._follows = threads, False
         return other
 
 
@@ -79,10 +80,9 @@ class LlamaTokenizer:
 class LlamaCppDrafter(ModelDrafter):
     """One context and one reusable batch over a shared model."""
 
-    def __init__(self, model: LlamaModel, threads: int) -> None:
-        """`threads`: 0 = what is fastest."""
+    def __init__(self, model: LlamaModel, threads: StepThreads) -> None:
         super().__init__(min(CONTEXT_CAP, model.context_length))
-        self._threads = StepThreads([threads]) if threads else step_threads.up_to(max_threads())
+        self._threads = threads
         params = _parameters(self.context_length)
         self._context = llama_cpp.llama_init_from_model(model.handle, params)
         if not self._context:
