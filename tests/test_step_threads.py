@@ -61,8 +61,7 @@ def test_a_prompt_takes_all_cores_and_a_row_all_but_one_before_anything_is_known
 
 def test_the_last_core_is_not_taken_for_a_few_per_cent():
     machine = Machine(lambda rows, threads: 1e-2 / min(threads, 3.2), 4)
-    assert machine.serve(500, 1)[1].most_common(1)[0][0] == 3
-    assert machine.serve(500, 64)[1].most_common(1)[0][0] == 3
+    assert [machine.serve(500, rows)[1].most_common(1)[0][0] for rows in (1, 64)] == [3, 3]
 
 
 def test_beside_other_work_steps_have_fewer_threads_and_more_again_once_it_is_quiet():
