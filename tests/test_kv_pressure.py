@@ -11,6 +11,7 @@ def holds(session: Session) -> bool:
     return bool(session.sequence.memory.blocks)
 
 
+@pytest.mark.usefixtures("each_policy")
 def test_sequences_that_wait_for_their_devices_do_not_push_each_other_out():
     """Each would recompute the KV it lost while its device drafts, and take it from the other, for ever."""
     pressed = Pressed(draft_wait=5.0)
@@ -21,6 +22,7 @@ def test_sequences_that_wait_for_their_devices_do_not_push_each_other_out():
 
 
 @pytest.mark.parametrize("prefix_cache", [True, False])
+@pytest.mark.usefixtures("each_policy")
 def test_everybody_is_finished_all_the_same(prefix_cache):
     pressed = Pressed(draft_wait=5.0, prefix_cache=prefix_cache)
     for session in pressed.sessions:
@@ -96,6 +98,7 @@ def test_a_tenant_at_his_budget_makes_room_among_his_own():
     pressed.must_finish(100)
 
 
+@pytest.mark.usefixtures("each_policy")
 def test_a_tenants_sessions_all_end_within_a_budget_for_one():
     pressed = Pressed(0.0, [], {"num_blocks": 40, "block_size": 4})
     for kind in range(1, 6):

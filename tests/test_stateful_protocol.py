@@ -25,9 +25,9 @@ from scheduler.static import Static
 from tests.by_hand import HandLoop, Server, Wire
 from tests.fakes import IMPATIENT, UNLIMITED, FakeEngine, FakeText, OracleDrafter, Weather, continuation
 from tests.hypothesis_profiles import bounded
+from tests.mischief import Whims, goodput
 from tests.rounds import looping
 from tests.system import ask, running
-from tests.test_stateful_session import Sessions
 from tests.views import viewed
 from verify_server.admission.session_manager import SessionLimits, SessionManager
 from verify_server.engine.base import SampleRequest, Segment, TargetEngine
@@ -217,7 +217,17 @@ class Protocol(RuleBasedStateMachine):
         asyncio.set_event_loop(None)
 
 
+class GoodputProtocol(Protocol):
+    policy = goodput(DRAFT_WAIT)
+
+
+class WhimsicalProtocol(Protocol):
+    policy = Whims(Fcfs(DRAFT_WAIT))
+
+
 TestProtocol = bounded(Protocol, examples=120, steps=60)
+TestGoodputProtocol = bounded(GoodputProtocol, examples=25, steps=60)
+TestWhimsicalProtocol = bounded(WhimsicalProtocol, examples=25, steps=60)
 
 
 # -- the static policy ------------------------------------------------------------------------------------------
@@ -325,25 +335,15 @@ async def test_drafting_sessions_are_verified_together():
     assert sum(engine.batches) / len(engine.batches) > 6
 
 
-class StaticSessions(Sessions):
-    policy = Static(0.0)
-
-
 class StaticProtocol(Protocol):
     policy = Static(DRAFT_WAIT)
-
-
-class LongStaticSessions(StaticSessions):
-    pass
 
 
 class LongStaticProtocol(StaticProtocol):
     pass
 
 
-TestStaticSessions = bounded(StaticSessions, examples=20, steps=60)
 TestStaticProtocol = bounded(StaticProtocol, examples=30, steps=60)
-TestLongStaticSessions = pytest.mark.long(bounded(LongStaticSessions, examples=60, steps=60))
 TestLongStaticProtocol = pytest.mark.long(bounded(LongStaticProtocol, examples=100, steps=60))
 
 
