@@ -51,18 +51,29 @@ def begun():
         yield begin
 
 
-async def worked_ahead(thread, block, drafter, drafts):
-    """Send `block`, and wait until so many proposals are at hand."""
+async def worked_ahead(begun, drafter, drafts=7):
+    """A thread that sends its first block and works on until so many proposals are at hand; and the truth."""
+    thread, truth = begun(drafter), Truth(PROMPT)
+    block = (await thread.draft(truth, BlockBudget(8))).block
+    if isinstance(drafter, Held):
+        drafter.gate.release()
     thread.look_ahead(block, BlockBudget(8))
     await until(lambda: len(drafter.drafted) == drafts)
+    return thread, truth
+
+
+async def read_to_end(script, thread, params=GREEDY):
+    """The commits of a sequence to its end."""
+    async with aclosing(generate(script, thread, params)) as commits:
+        seen = [commit async for commit in commits]
+    thread.close()
+    return seen
 
 
 async def test_a_won_bet_is_the_next_block_without_a_pass_of_the_model(begun):
-    drafter, truth = Model(), Truth(PROMPT)
-    thread = begun(drafter)
-    block = (await thread.draft(truth, BlockBudget(8))).block
+    drafter = Model()
     # The block, the guess of the bonus token, and three more
-    await worked_ahead(thread, block, drafter, 7)
+    thread, truth = await worked_ahead(begun, drafter, 7)
     passes = len(drafter.passes)
     truth.extend(Verdict(3, tuple(continuation(PROMPT, 4))))
     ahead = (await thread.draft(truth, BlockBudget(8))).block
@@ -73,10 +84,8 @@ async def test_a_won_bet_is_the_next_block_without_a_pass_of_the_model(begun):
 @pytest.mark.parametrize(("verdict", "wasted"), [(2, 4), (3, 4)])
 async def test_a_lost_bet_is_drafted_anew_and_counted(verdict, wasted, begun):
     """Rejected within the block, or at the guess of the bonus token."""
-    drafter, truth = Model(errs={3 + verdict}), Truth(PROMPT)
-    thread = begun(drafter)
-    block = (await thread.draft(truth, BlockBudget(8))).block
-    await worked_ahead(thread, block, drafter, 7)
+    drafter = Model(errs={3 + verdict})
+    thread, truth = await worked_ahead(begun, drafter)
     drafter.errs.clear()
     truth.extend(Verdict(3, tuple(continuation(PROMPT, verdict + 1))))
     again = (await thread.draft(truth, BlockBudget(8))).block
@@ -85,11 +94,8 @@ async def test_a_lost_bet_is_drafted_anew_and_counted(verdict, wasted, begun):
 
 
 async def test_work_ahead_ends_between_two_tokens(begun):
-    drafter, truth = Held(3), Truth(PROMPT)
-    thread = begun(drafter)
-    block = (await thread.draft(truth, BlockBudget(8))).block
-    drafter.gate.release()
-    await worked_ahead(thread, block, drafter, 4)  # and the pass after it is held
+    drafter = Held(3)
+    thread, truth = await worked_ahead(begun, drafter, 4)  # and the pass after it is held
     truth.extend(Verdict(3, (5, 6)))
     again = thread.draft(truth, BlockBudget(8))
     for _ in range(4):
@@ -153,10 +159,7 @@ async def test_a_contradicted_block_is_not_sent_where_the_server_waits_for_one()
     script = Hearing(
         [Verdict(3, tuple(right), 3, 1), Verdict(7, (other,)), Verdict(8, (9, 9), 0, 2, "length")]
     )
-    thread = DraftThread(drafter, FixedLength(3))
-    async with aclosing(generate(script, thread, GREEDY)) as commits:
-        _ = [commit async for commit in commits]
-    thread.close()
+    await read_to_end(script, DraftThread(drafter, FixedLength(3)))
     assert [(draft.block.base, len(draft.block.tokens)) for draft in script.drafts] == [(3, 3), (8, 3)]
 
 
@@ -177,20 +180,14 @@ async def test_the_seconds_of_a_block_drafted_ahead_are_those_that_it_took(monke
 
     clock = [0.0]
     monkeypatch.setattr(drafting, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    drafter, truth = Timed(), Truth(PROMPT)
-    thread = begun(drafter)
-    first = await thread.draft(truth, BlockBudget(8))
-    await worked_ahead(thread, first.block, drafter, 7)
+    thread, truth = await worked_ahead(begun, Timed())
     truth.extend(Verdict(3, tuple(continuation(PROMPT, 4))))
-    assert (first.seconds, (await thread.draft(truth, BlockBudget(8))).seconds) == (0.75, 0.75)
+    assert (await thread.draft(truth, BlockBudget(8))).seconds == 0.75
 
 
 async def test_work_ahead_ends_when_the_server_goes_elsewhere_on_its_own(begun):
-    drafter, truth = Held(3), Truth(PROMPT)
-    thread = begun(drafter)
-    block = (await thread.draft(truth, BlockBudget(8))).block
-    drafter.gate.release()
-    await worked_ahead(thread, block, drafter, 4)
+    drafter = Held(3)
+    thread, truth = await worked_ahead(begun, drafter, 4)
     truth.extend(Verdict(3, (5,)))
     thread.hear(truth)
     drafter.gate.release(9)
@@ -206,17 +203,12 @@ async def test_nothing_is_drafted_ahead_beyond_the_last_token_and_all_work_is_ac
     verdicts = [Verdict(3, tuple(right[:1])), Verdict(4, tuple(right[1:]), 2, 1, "length")]
     script = Script(verdicts, thread=thread)
     params = SamplingParams(temperature=0, max_tokens=4)
-    async with aclosing(generate(script, thread, params)) as commits:
-        assert sum([len(commit.tokens) async for commit in commits]) == 4
-    thread.close()
+    assert sum(len(commit.tokens) for commit in await read_to_end(script, thread, params)) == 4
     assert len(drafter.passes) <= 3 and thread.wasted == 0
 
 
 async def test_work_ahead_of_the_last_block_is_wasted(begun):
-    drafter, truth = Model(), Truth(PROMPT)
-    thread = begun(drafter)
-    block = (await thread.draft(truth, BlockBudget(8))).block
-    await worked_ahead(thread, block, drafter, 7)
+    thread, _ = await worked_ahead(begun, Model())
     thread.interrupt()
     assert thread.wasted == 4
 
@@ -244,10 +236,7 @@ async def test_a_server_to_which_a_resting_sequence_goes_drives_until_it_has_a_d
     heard, drafter = threading.Event(), Late()
     unasked = [Verdict(3, (5,), hint=0), Verdict(4, (6,)), Verdict(5, (7,))]
     script = Moving([*unasked, Verdict(6, (8,), finish_reason="eos")], hint=0)
-    thread = DraftThread(drafter, FixedLength(3))
-    async with aclosing(generate(script, thread, GREEDY)) as commits:
-        assert len([commit async for commit in commits]) == 4
-    thread.close()
+    assert len(await read_to_end(script, DraftThread(drafter, FixedLength(3)))) == 4
     assert [draft.block.base for draft in script.drafts] == [5]
 
 
@@ -260,9 +249,7 @@ LONG = SamplingParams(temperature=0, max_tokens=150)
 async def commits_of(verdicts, drafter, hint=None):
     thread = Watched(drafter, FixedLength(2))
     script = Script(verdicts, hint, thread)
-    async with aclosing(generate(script, thread, SamplingParams(temperature=0, max_tokens=9))) as commits:
-        seen = [commit async for commit in commits]
-    thread.close()
+    seen = await read_to_end(script, thread, SamplingParams(temperature=0, max_tokens=9))
     assert script.closed
     return script, seen
 
@@ -314,10 +301,8 @@ async def test_a_hint_that_comes_while_a_block_is_drafted_cuts_it(hint, sent):
     begun, heard = threading.Event(), threading.Event()
     first = tuple(continuation(PROMPT, 1))
     script = Hearing([Verdict(3, first, hint=hint), Verdict(4, (6,), finish_reason="eos")])
-    thread = DraftThread(Held(1.0), FixedLength(2))
-    async with aclosing(generate(script, thread, LONG)) as commits:
-        assert [commit.tokens async for commit in commits] == [first, (6,)]
-    thread.close()
+    seen = await read_to_end(script, DraftThread(Held(1.0), FixedLength(2)), LONG)
+    assert [commit.tokens for commit in seen] == [first, (6,)]
     assert [len(draft.block.tokens) for draft in script.drafts] == sent
 
 
@@ -353,10 +338,8 @@ async def test_the_time_of_a_draft_is_that_of_its_tokens_alone(monkeypatch):
     first = await thread.draft(truth, BlockBudget(8))
     truth.extend(Verdict(3, (5,)))
     assert (first.seconds, (await thread.draft(truth, BlockBudget(8, hint=1))).seconds) == (0.5, 0.25)
-    async with aclosing(generate(script, thread, LONG)) as commits:
-        assert [commit.drafted async for commit in commits] == [2, 2]
+    assert [commit.drafted for commit in await read_to_end(script, thread, LONG)] == [2, 2]
     assert [draft.seconds for draft in script.drafts] == [0.5, 0.5]
-    thread.close()
 
 
 async def test_a_token_known_before_the_answer_does_not_count_as_accepted():
@@ -425,9 +408,6 @@ async def test_nothing_is_heard_after_the_last_verdict():
             return await super().next_verdict()
 
     script = Counted([Verdict(3, (5,)), Verdict(4, (6,), finish_reason="eos")])
-    thread = DraftThread(NoneDrafter(), FixedLength(2))
-    async with aclosing(generate(script, thread, LONG)) as commits:
-        assert len([commit async for commit in commits]) == 2
+    assert len(await read_to_end(script, DraftThread(NoneDrafter(), FixedLength(2)), LONG)) == 2
     await asyncio.sleep(0.02)
     assert script.asked == 2
-    thread.close()
