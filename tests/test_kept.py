@@ -22,7 +22,7 @@ from opensled.core.errors import UsageError
 from opensled.core.messages import DraftToken, Guide, Open, Opened, SamplingParams, TreeNode
 from tests.fakes import FakeEngine, OracleDrafter, continuation
 from tests.kept_texts import AGREED, WORDS, StuckStore, keeping, text
-from tests.loops import cancelled, in_loop
+from tests.loops import block_until, cancelled, in_loop
 from tests.serving import GREEDY, PROMPT, finish, linked, serving
 from tests.system import ask, running, until
 from verify_server.access.security import TenantLimits, Tenants
@@ -351,10 +351,10 @@ def test_a_deletion_while_it_writes_leaves_nothing_that_had_begun(tmp_path):
                     return
             moment = time.time()
             store.delete("a")
-            deadline = time.monotonic() + PATIENCE / 3
-            while older(moment):  # a text that was just written goes by itself
-                assert time.monotonic() < deadline, "a text has outlived the deletion"
-                time.sleep(0.01)
+            # A text that was just written goes by itself
+            block_until(
+                lambda moment=moment: not older(moment), PATIENCE / 3, "a text has outlived the deletion"
+            )
 
     with ThreadPoolExecutor(1) as pool:
         deleting = pool.submit(delete)

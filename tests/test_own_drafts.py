@@ -45,47 +45,34 @@ def only(*sessions: SessionView, profile: HardwareProfile) -> Slice:
     return piece
 
 
-def test_a_cheap_drafter_is_asked_where_rows_are_free():
-    assert only(own(), profile=server()).ask == 8
+READING = DraftingCost(1e-3, 0.0, 1e-3)
+# A session, its server, and whether its drafter and its device are asked; None = it does not matter.
+ASKED = {
+    "a cheap drafter, where rows are free": (own(), server(), True, None),
+    "one whose cost is not known yet": (own(), READS, True, None),
+    "also beside a device, which is another source": (own(forecast=FAR, hint=0), READS, None, False),
+    "none that costs more than it brings": (own(), server(DEAR), False, None),
+    "none where each row costs a token": (own(own_forecast=HOPELESS), server(profile=COMPUTES), False, None),
+    "no device that is not needed": (own(forecast=FAR, hint=4, draft=4), server(), True, False),
+    "a device beside a drafter that is too dear": (drafting(draft=4, own_forecast=SURE), server(DEAR), False, True),
+    "a device beside one that proposes hardly anything": (
+        drafting(draft=4, own_forecast=SURE, own_share=0.02), server(), None, True,
+    ),
+    "no text is read for a short answer": (own(own_unread=2000, left=4), server(READING), False, None),
+    "it is for a long one": (own(own_unread=20, left=400), server(READING), True, None),
+}  # fmt: skip
 
 
-def test_a_drafter_whose_cost_is_not_known_yet_is_asked():
-    assert only(own(), profile=READS).ask == 8
-    assert only(own(forecast=FAR, hint=0), profile=READS).hint == 0, "a device beside it is another source"
-
-
-def test_a_drafter_that_costs_more_than_it_brings_is_not_asked():
-    assert only(own(), profile=server(DEAR)).ask == 0
-
-
-def test_no_drafter_is_asked_where_each_row_costs_a_token():
-    assert only(own(own_forecast=HOPELESS), profile=server(profile=COMPUTES)).ask == 0
+@pytest.mark.parametrize("case", ASKED)
+def test_who_is_asked_for_drafts(case):
+    session, profile, drafter, device = ASKED[case]
+    piece = only(session, profile=profile)
+    assert drafter in (None, piece.ask > 0) and device in (None, bool(piece.hint))
 
 
 def test_a_session_for_which_the_server_cannot_draft_is_decoded():
     pieces = {piece.session: piece.ask for piece in plan(own(1), view(2), profile=server()).slices}
     assert pieces[1] > 0 and pieces[2] == 0
-
-
-def test_a_device_that_is_not_needed_rests():
-    piece = only(own(forecast=FAR, hint=4, draft=4), profile=server())
-    assert piece.ask > 0 and piece.hint == 0
-
-
-def test_a_device_drafts_on_beside_a_drafter_that_is_too_dear():
-    piece = only(drafting(draft=4, own_forecast=SURE), profile=server(DEAR))
-    assert piece.ask == 0 and piece.hint
-
-
-def test_a_drafter_that_proposes_hardly_anything_costs_no_device_its_work():
-    assert only(drafting(draft=4, own_forecast=SURE, own_share=0.02), profile=server()).hint
-
-
-def test_a_long_text_is_read_for_a_long_answer_only():
-    reading = server(DraftingCost(1e-3, 0.0, 1e-3))
-    unread = {"own_unread": 2000}
-    assert only(own(**unread, left=4), profile=reading).ask == 0
-    assert only(own(own_unread=20, left=400), profile=reading).ask > 0
 
 
 def test_the_own_draft_is_verified_as_far_as_it_is_likely():

@@ -104,13 +104,6 @@ def test_every_package_is_on_the_page():
     assert not missing
 
 
-@pytest.mark.parametrize("flag", sorted(set(re.findall(r"`(--[a-z-]+)", README))))
-def test_every_flag_of_the_readme_exists(flag):
-    assert flag in {
-        known for verb in VERBS for item in config.options(CONFIGS.get(verb)) for known in item.flags
-    }
-
-
 LINKS = [(page, link) for page in PAGES for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text())]
 
 
