@@ -87,27 +87,6 @@ def test_a_server_that_is_killed_and_returns_changes_nothing_in_a_chat(tmp_path)
 
 
 @pytest.mark.long
-def test_a_server_that_is_killed_and_returns_changes_nothing_for_a_client_of_the_api(tmp_path):
-    gate = tmp_path / "open"
-    with serve(gate) as first:
-        address = first.wait_ready()
-        edge_arguments = ["edge", "--server", address, "--drafter", "lookup", "--http", "127.0.0.1:0"]
-        edge_arguments += ["--offline", "provisional"]
-        with Process(edge_arguments, environment=settings(heartbeat=0.2, cache_dir=tmp_path)) as edge:
-            question = {"model": "fake", "messages": [{"role": "user", "content": QUESTION}]}
-            client = Client(edge.wait_ready(), **question, max_tokens=LENGTH, temperature=0)
-            block_until(reached(gate).exists)
-            block_until(lambda: client.text)
-            first.kill()
-            block_until(lambda: len(client.comments) > 1)
-            gate.touch()
-            with serve(gate, address) as second:
-                second.wait_ready()
-                client.join(30)
-    assert client.text == expected_text() and client.comments[0].startswith(": waiting for the server, ")
-
-
-@pytest.mark.long
 def test_generate_waits_with_a_line_that_goes_away(tmp_path):
     gate = tmp_path / "open"
     with serve(gate) as first:
