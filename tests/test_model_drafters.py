@@ -25,8 +25,8 @@ from opensled.models import llama, llama_api
 from opensled.models.llama_api import BUILT, FUNCTIONS, PREBUILT
 from opensled.process.registry import Registry, remedy
 from tests.absent import without
-from tests.drafter_contract import BLOCK, DrafterContract, ids, pull
-from tests.tiny_drafts import TEXT, TINY_DRAFT, tiny_info, tiny_tokenizer
+from tests.drafter_contract import BLOCK, DrafterContract, pull
+from tests.tiny_drafts import TINY_DRAFT, greedy_drafts, tiny_info
 
 GGUF = TINY_DRAFT / "tiny-draft-q8_0.gguf"
 ONNX = TINY_DRAFT / "tiny-draft-int8.onnx"
@@ -259,22 +259,9 @@ GREEDY_DRAFTS = """
 import json, sys
 from edge_client.drafters import DRAFTERS
 from opensled.models import llama_api
-from tests.test_model_drafters import greedy_drafts
+from tests.tiny_drafts import greedy_drafts
 print(json.dumps([llama_api.package(), greedy_drafts()]))
 """
-
-
-def greedy_drafts() -> list[list[int]]:
-    """Behind texts of several lengths; of the same drafter, which rolls back between them."""
-    sampler, text = Sampler(SamplingParams(temperature=0), noise_key(1)), tiny_tokenizer().encode(TEXT)
-    drafter, found = DRAFTERS.get("llamacpp")(str(TINY_DRAFT), 1).create(), []
-    for cut in range(4, len(text), 5):
-        drafter.begin(text[:cut], sampler)
-        found.append(ids(pull(drafter, 8)))
-        drafter.commit(text[cut : cut + 2])
-        found.append(ids(pull(drafter, 8)))
-    drafter.close()
-    return found
 
 
 @pytest.fixture(scope="module")

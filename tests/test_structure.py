@@ -121,6 +121,16 @@ def test_every_link_leads_somewhere(page, link):
     assert not anchor or anchor in anchors(file)
 
 
+def test_helpers_of_tests_are_listed_and_no_test_module_imports_another():
+    modules = sorted((ROOT / "tests").glob("*.py"))
+    helpers = [path.stem for path in modules if not path.stem.startswith(("test_", "__", "conftest"))]
+    listed = re.findall(r"^\| \[(\w+)\]\(\1\.py\) \|", (ROOT / "tests/README.md").read_text(), re.M)
+    assert sorted(listed) == helpers
+    imports = re.compile(r"^\s*(from tests(\.\w+)*\.test_|from tests import .*\btest_)", re.M)
+    importing = [path.name for path in (ROOT / "tests").rglob("*.py") if imports.search(path.read_text())]
+    assert importing == ["test_mutants.py"], "which calls tests as they are"
+
+
 # -- what the README tells people to type -----------------------------------------------------------------------
 
 
