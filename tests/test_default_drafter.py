@@ -22,6 +22,7 @@ DEFAULT, NONE = "auto", "none"
 USERS = 8
 TOKENS = 48
 LIST = "red apple, green pear, blue plum, red apple, green pear, blue plum"
+SAMPLINGS = ({"temperature": 0}, {"temperature": 0.8, "seed": 11})
 
 
 # -- what it is ---------------------------------------------------------------------------------------------------
@@ -115,15 +116,24 @@ def servers() -> Iterator[dict[str, Running]]:
         yield found
 
 
-def asked_together(server: Running) -> list[str]:
+def asked_together(server: Running, sampling: dict[str, Any]) -> list[str]:
     questions = [f"{number}. {LIST}, {LIST[: 10 * number]}" for number in range(1, USERS + 1)]
     with ThreadPoolExecutor(USERS) as pool:
-        return list(pool.map(lambda question: server.ask(question, temperature=0.8, seed=11), questions))
+        return list(pool.map(lambda question: server.ask(question, **sampling), questions))
 
 
-def test_it_drafts_changes_no_text_and_the_metrics_say_what_does(servers):
-    together = {name: asked_together(server) for name, server in servers.items()}
-    assert together[DEFAULT] == together[NONE] and len(set(together[NONE])) > 1
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "T=0.8"])
+def test_one_user_and_eight_read_what_they_read_without_it(servers, sampling):
+    alone = {name: server.ask(LIST, **sampling) for name, server in servers.items()}
+    together = {name: asked_together(server, sampling) for name, server in servers.items()}
+    assert alone[DEFAULT] == alone[NONE]
+    assert together[DEFAULT] == together[NONE]
+    assert len(set(together[NONE])) > 1
+
+
+def test_it_drafts_and_the_metrics_say_what_does(servers):
+    for server in servers.values():
+        server.ask(LIST, temperature=0)
     drafted, plain = (scrape(servers[name].http) for name in (DEFAULT, NONE))
     assert drafted.by_label("drafter_info") == {"lookup": 1} and plain.by_label("drafter_info") == {NONE: 1}
     assert drafted.get("server_accepted_tokens_total") > 0
