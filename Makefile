@@ -131,7 +131,7 @@ fuzz: $(STAMP) ## RUNS executions of the fuzz targets (minutes per million), the
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r tests/fuzz/requirements.txt
 	@$(BIN)/python -m tests.fuzz --runs $(RUNS)
 	@HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest --quiet tests/test_stateful_session.py tests/test_stateful_protocol.py \
-		tests/test_policies_starvation.py tests/test_goodput_system.py
+		tests/test_policies_starvation.py
 
 kernel-check: $(KERNELS) ## the Triton kernels without a GPU: hundreds of cases in the interpreter, and compiled for four kinds of GPUs (minutes)
 	@$(BIN)/python -m tests.kernel_check --cases $(CASES)

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ from tests.bad_input import CONTEXT, MAX_DRAFT, MAX_TREE, PROMPT, WIDTH
 from tests.fakes import FakeEngine, FakeText, OracleDrafter, continuation
 from tests.serving import GREEDY, blocks_return, finish, linked, serving
 from tests.small_tokenizer import small_tokenizer
-from tests.system import ask
+from tests.system import ask, until
 from verify_server.admission.session_manager import SessionLimits, SessionManager
 from verify_server.rules.served import ServedRules
 
@@ -127,7 +126,4 @@ async def _bystand(link: Link, over: asyncio.Event) -> None:
 
 
 async def _nobody_remembered(manager: SessionManager) -> None:
-    deadline = time.monotonic() + 20
-    while manager.remembered or manager.loop.machine.sessions:
-        assert time.monotonic() < deadline, "a session is never forgotten"
-        await asyncio.sleep(0.005)
+    await until(lambda: not (manager.remembered or manager.loop.machine.sessions))

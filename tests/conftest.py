@@ -46,7 +46,6 @@ SLOWEST = (
     "test_processes",
     "test_thinking",
     "test_cluster",
-    "test_goodput_system",
     "test_cluster_streams",
     "test_gpu_bench",
     "test_simulated_head",
@@ -64,7 +63,6 @@ SLOWEST = (
     "test_rolling_restart",
     "test_bad_input",
     "test_goodput_lossless",
-    "test_who_drafts",
     "test_control_tokens",
     "test_shaped",
     "test_engine",
@@ -246,6 +244,16 @@ def client(served):
         return openai.OpenAI(api_key="none", base_url=url, max_retries=0, timeout=60)
 
     return connect
+
+
+@pytest.fixture(params=["fcfs", "goodput"])
+def each_policy(request, monkeypatch):
+    """Servers of a test plan by the one policy, then by the other."""
+    from tests.mischief import goodput
+
+    if request.param == "goodput":
+        monkeypatch.setattr("tests.system.Fcfs", goodput)
+        monkeypatch.setattr("tests.sessions.Fcfs", goodput)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lab.testbed.process_guard import kill
+from tests.loops import block_until
 
 
 def is_alive(pid: int) -> bool:
@@ -19,10 +20,7 @@ def is_alive(pid: int) -> bool:
 
 def require_end(pid: int, seconds: float = 30.0) -> None:
     """Wait until it has ended; fail if it runs on."""
-    deadline = time.monotonic() + seconds
-    while is_alive(pid):
-        assert time.monotonic() < deadline, f"process {pid} still runs"
-        time.sleep(0.01)
+    block_until(lambda: not is_alive(pid), seconds, f"process {pid} still runs")
 
 
 ENDS_S = 30.0  # on a busy machine

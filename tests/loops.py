@@ -22,9 +22,10 @@ async def cancelled(*tasks):
     return await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def block_until(condition, seconds=30.0):
-    """Block until `condition()` holds; fails after `seconds`."""
+def block_until(condition, seconds=30.0, else_told="nothing happened"):
+    """The first value of `condition()` that is not false; fails after `seconds`."""
     deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "nothing happened"
+    while not (found := condition()):
+        assert time.monotonic() < deadline, else_told
         time.sleep(0.02)
+    return found

@@ -18,6 +18,7 @@ from hw_profiles.step_cost import HardwareProfile, Roofline, StepCost
 from opensled.core.messages import Draft, DraftToken
 from opensled.core.protocol import common_prefix
 from opensled.core.sampling import Sampler
+from scheduler.goodput.policy import Goodput
 from scheduler.plan import BatchPlan, SchedulingPolicy, SessionView, Slice, Snapshot
 from tests.fakes import MemoryNetwork, Weather
 from verify_server.admission.session_manager import SessionManager
@@ -118,6 +119,11 @@ class Believes:
 
     def plan(self, snapshot: Snapshot, profile: HardwareProfile, now: float) -> BatchPlan:
         return self._policy.plan(snapshot, replace(profile, cost=self._cost), now)
+
+
+def goodput(draft_wait: float) -> Believes:
+    """On a target whose steps are slow, so that devices draft."""
+    return Believes(Goodput(draft_wait), SLOW_STEPS)
 
 
 class Whims:

@@ -7,13 +7,9 @@ import openai
 import pytest
 
 from opensled.core.errors import (
-    EngineError,
     InvalidRequest,
-    NotFound,
     Overloaded,
-    Unauthorized,
     Unreachable,
-    Unsupported,
 )
 from opensled.core.messages import ChatMessage
 from tests.fake_backend import HELLO, STATS, USUAL, WORDS, FakeBackend, call, chat, events, refusal
@@ -120,37 +116,20 @@ def test_fields_that_change_nothing_pass():
     assert call(FakeBackend(), body=chat(**USUAL)).status_code == 200
 
 
-ERRORS = [
-    (InvalidRequest("bad", "prompt"), 400, "messages"),
-    (InvalidRequest("bad", "max_tokens"), 400, "max_completion_tokens"),
-    (InvalidRequest("bad", "stop_ids"), 400, "stop_token_ids"),
-    (Unsupported("no", "rule"), 400, "rule"),
-    (NotFound("gone"), 404, None),
-    (Unauthorized("who"), 401, None),
-    (Overloaded("full", retry_after=2.5), 429, None),
-    (Unreachable("down"), 503, None),
-    (EngineError("broken"), 500, None),
-    (ValueError("secret"), 500, None),
-]
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(("error", "status", "param"), ERRORS, ids=lambda value: type(value).__name__)
-def test_errors_before_the_first_word_have_a_status(error, status, param, stream):
-    response = call(FakeBackend(error, fail_after=0), body=chat(stream=stream))
-    told = refusal(response, status)
-    assert told["param"] == param
-    assert "secret" not in response.text
-    waits = {429: "3", 503: "1"}
-    assert response.headers.get("retry-after") == waits.get(status)
-
-
-@pytest.mark.parametrize("error", [Unreachable("the server is lost"), ValueError("secret")])
-def test_errors_midway_are_events(error):
+@pytest.mark.parametrize(
+    ("error", "field"),
+    [
+        (Unreachable("the server is lost"), None),
+        (ValueError("secret"), None),
+        (InvalidRequest("too long", "prompt"), "messages"),
+    ],
+)
+def test_errors_midway_are_events(error, field):
     backend = FakeBackend(error, fail_after=2)
     *chunks, last = events(call(backend, body=chat(stream=True)))
     assert json.loads(chunks[-1])["choices"][0]["delta"]["content"] == "Hello"
-    assert set(json.loads(last)["error"]) == {"message", "type", "param", "code"}
+    told = json.loads(last)["error"]
+    assert set(told) == {"message", "type", "param", "code"} and told["param"] == field
     assert "secret" not in last
     assert backend.closed == 1
 
@@ -175,12 +154,6 @@ def test_models_and_health():
     assert refusal(call(backend, "/readyz", method="GET"), 503)["code"] == "unreachable"
     status = call(backend, "/status", method="GET").json()
     assert status["drafting"] and status["length"] == 4 and status["words"] == backend.status.words
-
-
-def test_the_field_of_an_error_midway_is_the_client_s_word():
-    backend = FakeBackend(InvalidRequest("too long", "prompt"), fail_after=2)
-    *_, last = events(call(backend, body=chat(stream=True)))
-    assert json.loads(last)["error"]["param"] == "messages"
 
 
 def test_unknown_paths_and_methods():

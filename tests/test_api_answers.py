@@ -304,4 +304,3 @@ def test_a_field_of_the_server_is_told_in_the_client_s_words():
     assert refusal(call(backend, body=chat(logprobs=True)))["param"] == "top_logprobs"
     backend = FakeBackend(InvalidRequest("bad", "max_tokens"), fail_after=0)
     assert refusal(call(backend, body=chat(max_tokens=3)))["param"] == "max_tokens"
-    assert refusal(call(backend, RAW, raw()))["param"] == "max_tokens"

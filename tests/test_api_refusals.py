@@ -137,10 +137,6 @@ def test_of_two_limits_the_smaller_one_holds():
     assert [task.params.max_tokens for task in backend.tasks] == [5, 8]
 
 
-def test_another_model_is_not_found():
-    assert refusal(call(FakeBackend(), body=chat(model="gpt-4")), 404)["param"] == "model"
-
-
 def test_a_chat_needs_a_template():
     backend = FakeBackend(has_chat_template=False)
     error = refusal(call(backend, body=chat()))

@@ -1,10 +1,13 @@
 """The two packages, and the one place that spells how to install them."""
 
+from __future__ import annotations
+
 import json
 import re
 import subprocess
 import sys
-from functools import partial
+from functools import cache, partial
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -13,8 +16,8 @@ from opensled.cli import main as cli
 from opensled.cli.config_file import read_file
 from opensled.cli.verbs import VERBS
 from opensled.core.errors import UsageError
-from opensled.process import distribution
-from opensled.process.registry import remedy_of
+from opensled.process import distribution, registry
+from opensled.process.registry import Registry, remedy, remedy_of
 from tests.absent import without
 from tests.commands import opensled
 from tests.layers import EVERYTHING, PLUG_INS, _imports, _module, _room, _sources
@@ -257,23 +260,24 @@ def test_both_packages_in_one_place_are_refused(installed, capsys):
     assert f"{PIP} uninstall --yes opensled opensled-edge" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", ["serve", "run smollm2", "pair", "pair list", "drafts keygen", "kept"])
-def test_a_device_says_how_to_get_a_command_that_it_has_not(installed, capsys, words):
-    installed("opensled-edge", WHEEL)
-    assert cli.main(words.split()) == UsageError.exit_code
-    (line,) = capsys.readouterr().err.splitlines()
-    assert (
-        "opensled-edge, the package for devices, has no opensled " in line and "'opensled[server] @ " in line
-    )
+ABSENT = ("serve", "run smollm2", "pair", "pair list", "drafts keygen", "kept")
+LABORATORY = ("demo --json", "plan", "quality", "bench", "bench serve", "models eval")
+TOLD = {
+    ABSENT: ("opensled-edge, the package for devices, has no opensled ", "'opensled[server] @ "),
+    LABORATORY: ("comes with the source tree of OpenSLED", "docs/install.md"),
+}
 
 
-@pytest.mark.parametrize("package", ["opensled", "opensled-edge"])
-@pytest.mark.parametrize("words", ["demo --json", "plan", "quality", "bench", "bench serve", "models eval"])
-def test_a_package_says_that_a_checkout_has_the_laboratory(installed, capsys, package, words):
+@pytest.mark.parametrize(
+    ("package", "commands"),
+    [("opensled-edge", ABSENT), ("opensled-edge", LABORATORY), ("opensled", LABORATORY)],
+)
+def test_a_command_that_a_package_has_not_says_how_to_get_it(installed, capsys, package, commands):
     installed(package, WHEEL)
-    assert cli.main(words.split()) == UsageError.exit_code
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "comes with the source tree of OpenSLED" in line and "docs/install.md" in line
+    for words in commands:
+        assert cli.main(words.split()) == UsageError.exit_code
+        (line,) = capsys.readouterr().err.splitlines()
+        assert all(part in line for part in TOLD[commands])
 
 
 def test_the_help_of_the_whole_package_lists_what_it_has(installed, capsys):
@@ -310,3 +314,66 @@ def test_a_server_of_gguf_targets_needs_no_library_of_others():
     modules = "verify_server.start.command, verify_server.start.load_target"
     code = f"import sys; sys.modules.update({absent}); import {modules}"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+# -- registries and what they miss --------------------------------------------------------------------------------
+
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+
+
+def distributions(requirements: list[str]) -> set[str]:
+    """Names as PyPI compares them."""
+    return {re.sub(r"[-_.]+", "-", re.match(r"[\w.-]+", text)[0]).lower() for text in requirements}
+
+
+@cache
+def modules() -> dict[str, list[str]]:
+    """What each installed distribution is imported as."""
+    found: dict[str, list[str]] = {}
+    for module, owners in metadata.packages_distributions().items():
+        for owner in distributions(owners):
+            found.setdefault(owner, []).append(module)
+    return found
+
+
+@pytest.mark.parametrize("extra", ["", "llamacpp", "onnx", "server", "home", "train"])
+def test_a_missing_module_comes_with_what_asks_for_it(extra):
+    extras = PROJECT["optional-dependencies"]
+    asked = extras[extra] if extra else PROJECT["dependencies"]
+    if extra == "server":
+        asked = asked + extras["serving"]
+    for name in distributions(asked) & modules().keys() - {"opensled"}:
+        advice = "".join(map(remedy, modules()[name]))
+        named = f"[{extra}]" in advice or f"extra {extra} " in advice
+        assert named if extra else advice.endswith((" .", str(ROOT))), f"{name}: {advice}"
+
+
+def test_beside_vllm_nothing_replaces_its_torch(monkeypatch):
+    assert "[server]" in remedy("httpx") and "[server]" in remedy("jinja2")
+    monkeypatch.setattr(registry, "find_spec", lambda name: name == "vllm" or None)
+    assert "[serving]" in remedy("httpx") and "[serving]" in remedy("jinja2.sandbox")
+    assert "[vllm]" in remedy("vllm.engine")
+
+
+def test_modules_of_strangers_have_no_remedy():
+    assert remedy("nobody.knows") == remedy(None) == ""
+
+
+def test_a_registry_names_its_choices_and_what_is_missing():
+    plugins = Registry(
+        "drafter", {"good": "pathlib:Path", "absent": "llguidance_no_such:X", "bad": "pathlib:X"}
+    )
+    assert plugins.get("good") is Path and plugins.get("json:loads")
+    for name, said in (
+        ("other", "choose from good, absent, bad"),
+        ("absent", "No module"),
+        ("bad", "has no X"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            plugins.get(name)

@@ -5,7 +5,6 @@ import logging
 import re
 import ssl
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
@@ -40,6 +39,7 @@ from tests.draft_stubs import (
     stub_of,
 )
 from tests.drafter_contract import ids, pull
+from tests.loops import block_until
 from tests.tiny_drafts import tiny_info, tiny_tokenizer
 
 
@@ -238,10 +238,7 @@ def hurried(monkeypatch):
 
 
 def drafted_within(drafter, seconds: float = 20.0) -> list:
-    deadline = time.monotonic() + seconds
-    while not (block := pull(drafter)):
-        assert time.monotonic() < deadline, "the drafter never comes back"
-    return block
+    return block_until(lambda: pull(drafter), seconds, "the drafter never comes back")
 
 
 ROUTED = ("org/alpha-GGUF:Q4_K_M", "beta-05b")

@@ -3,7 +3,6 @@
 import os
 import signal
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from opensled.process import fork_server
 from opensled.process.fork_frames import ForkLimits
 from opensled.process.fork_server import STOP, Cancelled, ForkServer, OverLimit, Stop
 from tests.ended import require_end
+from tests.loops import block_until
 
 LIMITS = ForkLimits(seconds=0.3, memory=64 << 20)
 WAIT = b"__import__('time').sleep(600)"
@@ -123,10 +123,7 @@ def test_cancelling_frees_the_thread_and_ends_the_fork(server, tmp_path):
 
     thread = threading.Thread(target=ask)
     thread.start()
-    deadline = time.monotonic() + 20
-    while not (file.exists() and file.read_text()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    block_until(lambda: file.exists() and file.read_text())
     stop.set()
     thread.join(30)
     assert caught and not thread.is_alive()

@@ -121,38 +121,31 @@ def witness_of(wanted: tuple[Case, ...]) -> type[Witness]:
     return type("WitnessOfCases", (Witness,), {"scripts": scripts})
 
 
-@every_policy
-def test_mixed_devices_with_evictions_and_prompts_in_the_middle(exact64, name):
-    answers, account = asyncio.run(answer_all(exact64, cases(), POLICIES[name]))
-    check(cases(), answers)
-    assert not account.wrong
-    assert account.evictions > 4
+def greedy() -> tuple[Case, ...]:
+    return 3 * tuple(case for case in cases() if case.params.temperature == 0)
+
+
+# Also a liar who claims to be sure of every token changes nothing where the target is sure of one.
+UNDER = {"in a calm": {}, "in a storm": {"weather": STORM}, "by rule ratio": {"rule": "ratio"}}
 
 
 @every_policy
-def test_the_same_in_a_storm(exact64, name):
-    answers, account = asyncio.run(answer_all(exact64, cases(), POLICIES[name], weather=STORM))
-    check(cases(), answers)
-    assert not account.wrong
-    assert sum(answer.reopened for answer in answers) > 0
-
-
-@every_policy
-def test_rule_ratio_is_greedy_at_temperature_zero(exact64, name):
-    """Also a liar who claims to be sure of every token changes nothing where the target is sure of one."""
-    wanted = 3 * tuple(case for case in cases() if case.params.temperature == 0)
-    answers, account = asyncio.run(answer_all(exact64, wanted, POLICIES[name], rule="ratio"))
+@pytest.mark.parametrize("under", UNDER)
+def test_mixed_devices_with_evictions_and_prompts_in_the_middle(exact64, name, under):
+    wanted = greedy() if under == "by rule ratio" else cases()
+    answers, account = asyncio.run(answer_all(exact64, wanted, POLICIES[name], **UNDER[under]))
     check(wanted, answers)
     assert not account.wrong
+    assert account.evictions > 4 or under != "in a calm"
+    assert sum(answer.reopened for answer in answers) > 0 or under != "in a storm"
 
 
 @pytest.mark.parametrize("rule", [MATCH, "ratio"])
 def test_drafts_that_the_server_waits_for_are_accepted_in_part(exact64, rule):
     """However slow this machine is: else the tests above would show little of either rule."""
-    wanted = 3 * tuple(case for case in cases() if case.params.temperature == 0)
     kinds = ("llamacpp", "onnx", "lookup", "rude liar")
-    answers, account = asyncio.run(answer_all(exact64, wanted, PATIENT, rule=rule, kinds=kinds))
-    check(wanted, answers)
+    answers, account = asyncio.run(answer_all(exact64, greedy(), PATIENT, rule=rule, kinds=kinds))
+    check(greedy(), answers)
     assert not account.wrong and account.evictions and 0 < account.accepted < account.drafted
 
 

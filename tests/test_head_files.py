@@ -99,11 +99,12 @@ def test_four_bits_take_half_the_room_and_come_close(tmp_path):
         assert (error.norm(dim=-1) < 0.12 * rows.norm(dim=-1))[large].all(), name
 
 
+@pytest.mark.parametrize(("make", "bits"), [(made, 8), (of_groups, 4)])
 @torch.no_grad()
-def test_a_group_of_zeros_is_one_in_four_bits(tmp_path):
-    own = of_groups(tmp_path)
+def test_a_row_of_zeros_is_one(make, bits, tmp_path):
+    own = make(tmp_path)
     own.head.get_parameter(A_MATRIX)[3] = 0
-    save(own, bits=4)
+    save(own, bits=bits)
     found = load(tmp_path).head.get_parameter(A_MATRIX)
     assert found[3].eq(0).all() and found[4].ne(0).any()
 
@@ -125,14 +126,6 @@ def test_a_loaded_head_does_not_change_with_its_file(saved):
         file.write(bytes(path.stat().st_size))
     assert all(torch.equal(weight, before[name]) for name, weight in found.head.state_dict().items())
     assert np.array_equal(found.draft_ids, IDS)
-
-
-@torch.no_grad()
-def test_a_row_of_zeros_is_one(saved):
-    saved.head.get_parameter(A_MATRIX)[3] = 0
-    save(saved)
-    found = load(saved.folder).head.get_parameter(A_MATRIX)
-    assert found[3].eq(0).all() and found[4].ne(0).any()
 
 
 def refused(folder: Path, said: str | None, file: str, error: type[Exception] = UnsupportedModel) -> None:
@@ -259,19 +252,6 @@ FALSE_WEIGHTS: dict[str, tuple[Callable[[Tensors], object], str]] = {
 }
 
 
-def require_refusal(folder: Path, plant: Callable[[Tensors], object], said: str) -> None:
-    """Of weights into which a fault was planted."""
-    tensors = {name: tensor.clone() for name, tensor in load_file(folder / WEIGHTS).items()}
-    plant(tensors)
-    save_file(tensors, folder / WEIGHTS)
-    refused(folder, said, WEIGHTS)
-
-
-@pytest.mark.parametrize("fault", FALSE_WEIGHTS)
-def test_weights_that_do_not_fit(saved, fault):
-    require_refusal(saved.folder, *FALSE_WEIGHTS[fault])
-
-
 FALSE_FOURS: dict[str, tuple[Callable[[Tensors], object], str]] = {
     "scales are missing": (lambda tensors: tensors.pop(A_MATRIX + SCALES), A_MATRIX),
     "a group is missing": (changed(A_MATRIX, lambda found: found[:, GROUP // 2 :]), "groups"),
@@ -282,9 +262,18 @@ FALSE_FOURS: dict[str, tuple[Callable[[Tensors], object], str]] = {
 }
 
 
-@pytest.mark.parametrize("fault", FALSE_FOURS)
-def test_four_bits_that_do_not_fit(tmp_path, fault):
-    require_refusal(of_groups(tmp_path).folder, *FALSE_FOURS[fault])
+FALSE = {name: (made, *fault) for name, fault in FALSE_WEIGHTS.items()}
+FALSE |= {f"four bits: {name}": (of_groups, *fault) for name, fault in FALSE_FOURS.items()}
+
+
+@pytest.mark.parametrize("fault", FALSE)
+def test_weights_that_do_not_fit(tmp_path, fault):
+    make, plant, said = FALSE[fault]
+    make(tmp_path)
+    tensors = {name: tensor.clone() for name, tensor in load_file(tmp_path / WEIGHTS).items()}
+    plant(tensors)
+    save_file(tensors, tmp_path / WEIGHTS)
+    refused(tmp_path, said, WEIGHTS)
 
 
 def test_an_id_that_the_target_does_not_have_is_refused(tmp_path):

@@ -63,7 +63,7 @@ async def test_connections_of_one_address_are_counted():
         async with raw(address), raw(address), raw(address), raw(address) as (reader, _):
             assert (await asyncio.wait_for(reader.read(), 20)).startswith(b"HTTP/1.1 429 ")
         async with asking(address) as client:
-            await until_served(client)
+            await answered(lambda: client.get("/health"), 200)  # the connections before are gone soon
 
 
 async def test_what_is_sent_to_a_closing_connection_costs_nobody_the_answer():
@@ -77,11 +77,16 @@ async def test_what_is_sent_to_a_closing_connection_costs_nobody_the_answer():
         writer.close()
 
 
-async def until_served(client):
-    """The connections before are gone soon."""
+async def answered(ask, status):
+    """The first answer to `ask()` with this status."""
     deadline = time.monotonic() + 20
-    while (await client.get("/health")).status_code != 200:
+    while (response := await ask()).status_code != status:
         assert time.monotonic() < deadline
+    return response
+
+
+def ask_hi(client):
+    return lambda: client.post("/v1/completions", json=HI)
 
 
 async def test_bodies_that_arrive_are_counted_as_streams_that_open():
@@ -92,25 +97,12 @@ async def test_bodies_that_arrive_are_counted_as_streams_that_open():
         for _, writer in ends:
             writer.write(HEAD + b"content-length: 99\r\n\r\n{")
         async with asking(address) as client:
-            refused = await until_refused(client)
+            refused = await answered(ask_hi(client), 429)
+            assert refused.headers["Retry-After"]
             assert refused.json()["error"]["type"] == "rate_limit_error" and manager.stats.limited["streams"]
             for one in waiting:
                 await one.__aexit__(None, None, None)
-            await until_accepted(client)
-
-
-async def until_refused(client):
-    deadline = time.monotonic() + 20
-    while (response := await client.post("/v1/completions", json=HI)).status_code != 429:
-        assert time.monotonic() < deadline
-    assert response.headers["Retry-After"]
-    return response
-
-
-async def until_accepted(client):
-    deadline = time.monotonic() + 20
-    while (await client.post("/v1/completions", json=HI)).status_code != 200:
-        assert time.monotonic() < deadline
+            await answered(ask_hi(client), 200)
 
 
 async def test_large_bodies_may_not_fill_the_memory_together():

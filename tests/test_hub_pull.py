@@ -140,12 +140,6 @@ def test_a_split_model_is_fetched_whole(hub, capsys):
     assert pull("org/big:Q8_0") == 3 and "has no GGUF file Q8_0; it has Q6_K" in complaint(capsys)
 
 
-def test_another_quantization_comes_beside_it(hub, capsys):
-    assert pull(f"{NAME}:Q4_K_M") == 0 and pull(f"{NAME}:Q8_0") == 0
-    assert set(files()) == {"small-1b-q4_k_m.gguf", "small-1b-q8_0.gguf"}
-    assert set(read_pin(NAME).files) == set(files())
-
-
 def test_a_quantization_that_is_not_there(hub, capsys):
     assert pull(f"{NAME}:Q5_K_M") == 3
     assert f"{NAME} has no GGUF file Q5_K_M; it has Q4_K_M, Q8_0" in complaint(capsys)
@@ -237,12 +231,6 @@ def test_a_part_that_is_not_of_this_file_does_not_stay(more, hub, capsys):
     part.write_bytes(b"x" * (len(Q4) + more))
     assert more or pull(f"{NAME}:Q4_K_M") == 1  # it has the length of the whole file: its digest tells
     assert pull(f"{NAME}:Q4_K_M") == 0 and files() == {"small-1b-q4_k_m.gguf": Q4}
-
-
-def test_a_hub_without_ranges_begins_anew(hub):
-    hub.knows_ranges, hub.break_after = False, [1000]
-    assert pull(f"{NAME}:Q4_K_M") == 0
-    assert files() == {"small-1b-q4_k_m.gguf": Q4}
 
 
 def test_a_hub_that_is_down_for_a_moment_in_mid_file(hub, capsys):

@@ -11,6 +11,7 @@ def holds(session: Session) -> bool:
     return bool(session.sequence.memory.blocks)
 
 
+@pytest.mark.usefixtures("each_policy")
 def test_sequences_that_wait_for_their_devices_do_not_push_each_other_out():
     """Each would recompute the KV it lost while its device drafts, and take it from the other, for ever."""
     pressed = Pressed(draft_wait=5.0)
@@ -21,6 +22,7 @@ def test_sequences_that_wait_for_their_devices_do_not_push_each_other_out():
 
 
 @pytest.mark.parametrize("prefix_cache", [True, False])
+@pytest.mark.usefixtures("each_policy")
 def test_everybody_is_finished_all_the_same(prefix_cache):
     pressed = Pressed(draft_wait=5.0, prefix_cache=prefix_cache)
     for session in pressed.sessions:
@@ -96,6 +98,7 @@ def test_a_tenant_at_his_budget_makes_room_among_his_own():
     pressed.must_finish(100)
 
 
+@pytest.mark.usefixtures("each_policy")
 def test_a_tenants_sessions_all_end_within_a_budget_for_one():
     pressed = Pressed(0.0, [], {"num_blocks": 40, "block_size": 4})
     for kind in range(1, 6):
@@ -121,7 +124,7 @@ def test_an_old_text_that_lost_its_kv_is_not_passed_by_for_ever():
     assert len(old.sequence) > known
 
 
-def test_who_has_work_to_do_loses_his_kv_to_older_ones_only():
+def test_who_has_work_to_do_loses_his_kv_to_older_ones_or_where_nobody_gets_on_otherwise():
     """A policy may pass somebody over for a step: that is no rest."""
     pressed = Pressed(0.0, [[1] * 20, [2] * 20], {"num_blocks": 8, "block_size": 4})
     old, young = pressed.sessions
@@ -129,6 +132,8 @@ def test_who_has_work_to_do_loses_his_kv_to_older_ones_only():
     assert pressed.step(Slice(1, 16, False), Slice(0, 1, True)) == {0}
     assert holds(old) and not holds(young)
     assert pressed.loop.machine.left_out == {1}, "who gets no KV is named"
+    assert pressed.step(Slice(1, 20, True)) == {1}, "nobody else is planned"
+    pressed.must_finish(100)
 
 
 def test_who_is_planned_does_not_rest_though_his_device_may():
@@ -148,13 +153,6 @@ def test_who_was_refused_and_then_lost_his_kv_waits_for_the_next_plan():
     pressed.step(Slice(2, 8, False))
     assert pressed.step(Slice(2, 12, True), Slice(1, 20, True)) == {1}
     assert pressed.loop.machine.left_out == frozenset()
-    pressed.must_finish(100)
-
-
-def test_when_nobody_planned_gets_on_otherwise_those_who_are_not_planned_give_way():
-    pressed = Pressed(0.0, [[1] * 20, [2] * 20], {"num_blocks": 8, "block_size": 4})
-    pressed.step(Slice(0, 20, True))
-    assert pressed.step(Slice(1, 20, True)) == {1}
     pressed.must_finish(100)
 
 

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 
 import grpc
 import httpx
@@ -21,11 +20,12 @@ from edge_client.link.link_errors import NOTHING_LISTENS
 from lab.testbed.processes import Process, free_port
 from opensled.core.errors import Loading, Unreachable
 from tests.commands import opensled
-from tests.loops import in_loop
+from tests.loops import block_until, in_loop
 from tests.slow_start import DONE, PIPE
 from verify_server.front import service
 
 PATIENCE = 60.0
+WAITS = "is loading its model; waiting"
 FAKE = ("--engine", "tests.slow_start:load")
 RELAY = ("relay", "--engine", "tests.slow_start:load", "--model", "tiny")
 
@@ -48,15 +48,6 @@ def serving(pipe, port, *flags, verb=("serve", *FAKE), log=None):
     return Process(words, isolated=True, environment={PIPE: str(pipe)}, log=log)
 
 
-def until(holds):
-    """The first value of `holds()` that is not false."""
-    end = time.monotonic() + PATIENCE
-    while not (found := holds()):
-        assert time.monotonic() < end
-        time.sleep(0.02)
-    return found
-
-
 def listens(port):
     def connected():
         try:
@@ -65,7 +56,7 @@ def listens(port):
             return False
         return True
 
-    until(connected)
+    block_until(connected, PATIENCE)
 
 
 @in_loop
@@ -176,7 +167,10 @@ def test_an_edge_and_a_relay_wait_for_the_server_and_say_so_once(pipe, port, tmp
         listens(below)
         with Process(device, isolated=True, log=logs[1]) as edge:
             for log in logs:
-                until(lambda log=log: log.exists() and "is loading its model; waiting" in log.read_text())
+                block_until(
+                    lambda log=log: log.exists() and "is loading its model; waiting" in log.read_text(),
+                    PATIENCE,
+                )
             pipe.write_text(DONE)
             server.wait_ready()
             assert not relay.address and not edge.address
@@ -186,7 +180,7 @@ def test_an_edge_and_a_relay_wait_for_the_server_and_say_so_once(pipe, port, tmp
                 f"http://{edge.wait_ready()}/v1/completions", json={"prompt": "Hi", "max_tokens": 4}
             )
             assert answer.json()["usage"]["completion_tokens"] == 4
-    assert all(log.read_text().count("is loading its model; waiting") == 1 for log in logs)
+    assert all(log.read_text().count(WAITS) == 1 for log in logs)
 
 
 def test_generate_waits_and_answers(pipe, port):

@@ -20,10 +20,12 @@ from tests.lossless import (
     reference,
 )
 
+STORMS = (("fcfs", "none"), ("fcfs", "onnx"), ("goodput", "lookup"), ("goodput", "llamacpp"))
+RARE = (("fcfs", "lookup"), ("fcfs", "llamacpp"), ("goodput", "none"), ("goodput", "onnx"))
 
-# Every drafter meets a storm: these here, the others under policy `goodput` (tests/test_goodput_system.py).
-@pytest.mark.parametrize("drafter", ["none", "onnx", *rarely(("lookup",), ("llamacpp",))])
-async def test_sixteen_mixed_sessions_in_a_storm(exact64, drafter):
+
+@pytest.mark.parametrize(("each_policy", "drafter"), [*STORMS, *rarely(*RARE)], indirect=["each_policy"])
+async def test_sixteen_mixed_sessions_in_a_storm(exact64, each_policy, drafter):
     await brave_a_storm(exact64, drafter)
 
 
@@ -32,6 +34,7 @@ EVEN = [(length, MODEL_DRAFTERS[1 - length % 2]) for length in range(9)]
 
 
 @pytest.mark.parametrize(("length", "drafter"), [*ODD, *rarely(*EVEN)])
+@pytest.mark.usefixtures("each_policy")
 async def test_every_draft_length(exact64, drafter, length):
     wanted = cases()[length % 4 :: 4]
     answers = await answer_all(exact64, wanted, drafter, stop=FixedLength(length))
@@ -39,6 +42,7 @@ async def test_every_draft_length(exact64, drafter, length):
 
 
 @pytest.mark.parametrize("sessions", [1, 2, 5, 16])
+@pytest.mark.usefixtures("each_policy")
 async def test_every_batch_size(exact64, sessions):
     wanted = cases()[-sessions:]
     answers = await answer_all(exact64, wanted, "llamacpp", stop=ConfidenceLength(8, confidence=0.3))
@@ -52,11 +56,13 @@ async def test_the_default_policy_with_trees_and_blocks_that_end_at_a_doubtful_t
 
 
 @pytest.mark.parametrize("drafter", ALL_DRAFTERS)
+@pytest.mark.usefixtures("each_policy")
 async def test_rule_ratio_is_greedy_at_temperature_zero(exact64, drafter):
     assert await greedy_by_ratio(exact64, drafter) > 0 or drafter not in MODEL_DRAFTERS
 
 
 @pytest.mark.parametrize("drafter", ALL_DRAFTERS)
+@pytest.mark.usefixtures("each_policy")
 async def test_level_exact_in_float32_does_not_depend_on_drafts_or_batches(exact32, drafter):
     """Bit-equal to the same engine decoding each sequence alone; the float64 reference may differ at a near tie."""
     assert exact32.info.numerics == "exact"
@@ -86,6 +92,7 @@ def first_lead(case: Case, tokens) -> float:
 
 
 @pytest.mark.parametrize("drafter", MODEL_DRAFTERS)
+@pytest.mark.usefixtures("each_policy")
 async def test_drafts_are_accepted_and_no_token_is_wasted(exact64, drafter):
     answers = await answer_all(exact64, cases(), drafter)
     rounds = [round for answer in answers for round in answer.rounds]
@@ -119,7 +126,7 @@ def edges():
     }
 
 
-# The two model drafters meet one alone above and under `goodput`.
+# The two model drafters meet one alone above.
 @pytest.mark.parametrize("name", [*list(edges())[2:8], *rarely(("llamacpp",), ("onnx",))])
 async def test_an_edge_in_a_storm(exact64, name):
     await brave_a_storm(exact64, *edges()[name])

@@ -13,7 +13,7 @@ from http_api.guard import Access
 from http_api.left_out import IGNORED_HEADER
 from http_api.openapi import description
 from opensled.core.answer import Chunk
-from opensled.core.errors import EngineError, InvalidRequest, Overloaded, Unreachable
+from opensled.core.errors import Unreachable
 from opensled.core.images import ImageFacts, TurnImage
 from opensled.core.messages import Guide, Tool
 from tests.fake_backend import STATS, WORDS, FakeBackend, call, named_events, through
@@ -264,24 +264,6 @@ def test_a_count_asks_for_an_answer_of_no_tokens():
     assert ask(backend, PATHS[1], stream=True).json() == {"input_tokens": STATS.prompt_tokens}
     (task,) = backend.tasks
     assert task.params.max_tokens == 0 and not task.drafts
-
-
-ERRORS = [
-    (InvalidRequest("4000 tokens", "prompt"), 400, "invalid_request_error", "messages: 4000 tokens"),
-    (Overloaded("full", retry_after=2.5), 429, "rate_limit_error", "full"),
-    (Unreachable("down"), 503, "overloaded_error", "down"),
-    (EngineError("broken"), 500, "api_error", "broken"),
-    (ValueError("secret"), 500, "api_error", "internal error"),
-]
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(("error", "status", "kind", "text"), ERRORS, ids=lambda value: type(value).__name__)
-def test_errors_before_the_first_word_have_a_status(error, status, kind, text, stream):
-    response = ask(FakeBackend(error, fail_after=0), stream=stream)
-    shown = refusal(response, status)
-    assert shown["type"] == kind and shown["message"].startswith(text) and "secret" not in response.text
-    assert response.headers.get("retry-after") == {429: "3", 503: "1"}.get(status)
 
 
 @pytest.mark.parametrize("error", [Unreachable("the server is lost"), ValueError("secret")])

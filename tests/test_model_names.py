@@ -1,9 +1,19 @@
-"""One rule for the names of the model in all APIs, the texts of its tokens, and what is said of embeddings."""
+"""In all APIs alike: names of the model, errors before an answer, texts of tokens, what is said of embeddings."""
 
 import pytest
 
-from opensled.core.errors import UsageError
+from opensled.core.errors import (
+    EngineError,
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+    Unauthorized,
+    Unreachable,
+    Unsupported,
+    UsageError,
+)
 from tests.fake_backend import FakeBackend, call
+from tests.left_out_cases import PROMPTS
 from verify_server.options.serve_config import model_names
 
 ALIASES = {"aliases": ("gpt-4o", "Home/Chat")}
@@ -53,6 +63,56 @@ def test_names_of_the_option():
     for bad in (",", "a,,b", "two words", "x" * 129, "tab\tbed"):
         with pytest.raises(UsageError, match="is not a valid model name"):
             model_names(bad)
+
+
+FIELDS = {  # by path, what a client calls the field that an error names
+    "/v1/chat/completions": {
+        "prompt": "messages",
+        "max_tokens": "max_completion_tokens",
+        "stop_ids": "stop_token_ids",
+    },
+    "/v1/completions": {"prompt": "prompt", "max_tokens": "max_tokens"},
+    "/v1/responses": {"prompt": "input", "max_tokens": "max_output_tokens", "response_format": "text.format"},
+    "/v1/messages": {"prompt": "messages", "max_tokens": "max_tokens"},
+    "/api/chat": {"prompt": "messages", "max_tokens": "options.num_predict"},
+    "/api/generate": {"prompt": "prompt", "max_tokens": "options.num_predict"},
+}
+ERRORS = [
+    *[
+        (path, InvalidRequest("bad", field), 400, word)
+        for path in FIELDS
+        for field, word in FIELDS[path].items()
+    ],
+    *[(path, Unsupported("no", "rule"), 400, "rule") for path in FIELDS],
+    *[(path, NotFound("gone"), 404, None) for path in FIELDS],
+    *[(path, Unauthorized("who"), 401, None) for path in FIELDS],
+    *[(path, Overloaded("full", retry_after=2.5), 429, None) for path in FIELDS],
+    *[(path, Unreachable("down"), 503, None) for path in FIELDS],
+    *[(path, EngineError("broken"), 500, None) for path in FIELDS],
+    *[(path, ValueError("secret"), 500, None) for path in FIELDS],
+]
+TYPES = {  # of errors of /v1/messages
+    400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error",
+    500: "api_error", 503: "overloaded_error",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("path", "error", "status", "field"), ERRORS)
+def test_errors_before_the_first_word_have_a_status(path, error, status, field, stream):
+    backend = FakeBackend(error, fail_after=0)
+    response = call(backend, path, {"model": "tiny", **PROMPTS[path], "stream": stream})
+    assert response.status_code == status and backend.closed == 1
+    assert response.headers.get("retry-after") == {429: "3", 503: "1"}.get(status)
+    told = response.json()["error"]
+    words = "internal error" if isinstance(error, ValueError) else str(error)
+    if "param" in told:
+        assert told["param"] == field and told["message"].startswith(words)
+    else:
+        text = told if path.startswith("/api") else told["message"]
+        assert text.startswith(f"{field}: {words}" if field else words)
+    assert path != "/v1/messages" or told["type"] == TYPES[status]
+    assert "secret" not in response.text
 
 
 TEXTS = ["", "Hello, world!", "  two\n\nlines ", "naïve 😀 你好", "<|user|>hi<|end|>"]

@@ -13,7 +13,7 @@ from http_api.calls import CallReader
 from http_api.guard import Access
 from http_api.ollama.whole_calls import WholeCalls
 from opensled.core.answer import Chunk
-from opensled.core.errors import EngineError, InvalidRequest, Overloaded, Unreachable
+from opensled.core.errors import Unreachable
 from opensled.core.messages import ChatMessage, Tool, ToolCall
 from opensled.text.call_forms import TAGGED
 from tests.fake_backend import HELLO, STATS, WORDS, FakeBackend, call, chat, through
@@ -249,36 +249,12 @@ def test_without_a_prompt_nothing_is_asked(keep, reason, backend):
 # -- the service --------------------------------------------------------------------------------------------------
 
 
-ERRORS = [
-    (InvalidRequest("4000 tokens do not fit", "prompt"), 400, "messages: 4000 tokens do not fit"),
-    (Overloaded("full", retry_after=2.5), 429, "full"),
-    (Unreachable("down"), 503, "down"),
-    (EngineError("broken"), 500, "broken"),
-    (ValueError("secret"), 500, "internal error"),
-]
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(("error", "status", "text"), ERRORS, ids=lambda value: type(value).__name__)
-def test_errors_before_the_first_word_have_a_status(error, status, text, stream):
-    response = ask(FakeBackend(error, fail_after=0), messages=HELLO, stream=stream)
-    assert refusal(response, status).startswith(text) and "secret" not in response.text
-    assert response.headers.get("retry-after") == {429: "3", 503: "1"}.get(status)
-
-
 @pytest.mark.parametrize("error", [Unreachable("the server is lost"), ValueError("secret")])
 def test_an_error_midway_is_a_line(error):
     backend = FakeBackend(error, fail_after=2)
     *pieces, last = lines(ask(backend, messages=HELLO))
     assert pieces[-1]["message"]["content"] == "Hello" and list(last) == ["error"]
     assert "secret" not in last["error"] and backend.closed == 1
-
-
-def test_the_field_of_a_server_s_error_is_the_client_s_word():
-    response = ask(
-        FakeBackend(InvalidRequest("too long", "prompt"), fail_after=0), "/api/generate", prompt="Hi"
-    )
-    assert refusal(response) == "prompt: too long"
 
 
 class AwayBackend(FakeBackend):

@@ -17,38 +17,49 @@ def place(
     return chosen.replica if chosen else ""
 
 
-def test_the_replica_that_remembers_him_comes_first_though_it_is_full_and_slow():
-    home = beat("home", sessions=8, queue_s=9.0)
-    assert place(home, beat("other"), newcomer=PlacementRequest(wants="home")) == "home"
+HOME = PlacementRequest(wants="home")
+OTHER, LARGE = beat("other"), beat("large", model_id="large", fingerprint="g")
+MINE, FULL = beat("mine", queue_s=9.0), beat("full", sessions=8)
+LONG = PlacementRequest(length=48, prompt_keys=KEYS)
+# A table of heartbeats, the newcomer, those on their way, and where he goes.
+RULES = {
+    "the replica that remembers him comes first though it is full and slow": (
+        (beat("home", sessions=8, queue_s=9.0), OTHER), HOME, (), "home",
+    ),
+    "a replica that drains gets nobody, not even its own": ((beat("home", draining=True), OTHER), HOME, (), "other"),
+    "not even where there is no other": ((beat("home", draining=True),), HOME, (), ""),
+    "a silent one neither": ((beat("home", at=NOW - STALE), OTHER), HOME, (), "other"),
+    "nor alone": ((beat("home", at=NOW - STALE),), HOME, (), ""),
+    "a full replica gets nobody": ((FULL, MINE), PlacementRequest(), (), "mine"),
+    "nor where it is the only one": ((FULL,), PlacementRequest(), (), ""),
+    "those on their way take places too": ((OTHER,), PlacementRequest(), [Placement("other", NOW, 10)] * 8, ""),
+    "what a newer heartbeat tells counts once": (
+        (OTHER, beat("b", queue_s=0.3)), PlacementRequest(), [Placement("other", NOW - 1.0, 400)], "other",
+    ),
+    "the shorter queue is better": (
+        (beat("a", queue_s=0.5), beat("b", queue_s=0.4)), PlacementRequest(), (), "b",
+    ),
+    "the faster step is better": ((beat("a", step_s=0.03), beat("b", step_s=0.02)), PlacementRequest(), (), "b"),
+    "a crowd will slow it down": ((beat("a", sessions=2), beat("b", sessions=1)), PlacementRequest(), (), "b"),
+    "below an empty one that is slower": (
+        (beat("a", step_s=0.010, sessions=6), beat("b", step_s=0.015)), PlacementRequest(), (), "b",
+    ),
+    "blocks count only after all those before them": (
+        (beat("tail", prefixes=frozenset(KEYS[1:])), beat("head", prefixes=frozenset(KEYS[:1]))), LONG, (), "head",
+    ),
+    "without memory anywhere he is served all the same": (
+        (beat("a", free_tokens=0),), PlacementRequest(length=100), (), "a",
+    ),
+    "he goes where his model is": ((LARGE, MINE), PlacementRequest(model_id="tiny"), (), "mine"),
+    "by its fingerprint as well": ((LARGE, MINE), PlacementRequest(fingerprint="f"), (), "mine"),
+    "where nobody has his model any replica may tell him": ((OTHER,), PlacementRequest(model_id="large"), (), "other"),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("gone", [{"draining": True}, {"at": NOW - STALE}])
-def test_a_replica_that_drains_or_is_silent_gets_nobody_not_even_its_own(gone):
-    assert place(beat("home", **gone), beat("other"), newcomer=PlacementRequest(wants="home")) == "other"
-    assert place(beat("home", **gone)) == ""
-
-
-def test_a_full_replica_gets_nobody():
-    assert place(beat("full", sessions=8), beat("slow", queue_s=9.0)) == "slow"
-    assert place(beat("full", sessions=8)) == ""
-
-
-def test_those_on_their_way_take_places_too():
-    sent = [Placement("one", NOW, 10)] * 8
-    assert place(beat("one"), recent=sent) == ""
-
-
-def test_the_shorter_queue_is_better():
-    assert place(beat("queue", queue_s=0.5), beat("none", queue_s=0.4)) == "none"
-
-
-def test_the_faster_step_is_better():
-    assert place(beat("slow", step_s=0.03), beat("fast", step_s=0.02)) == "fast"
-
-
-def test_a_crowd_will_slow_it_down():
-    assert place(beat("a", sessions=2), beat("b", sessions=1)) == "b"
-    assert place(beat("crowded", step_s=0.010, sessions=6), beat("empty", step_s=0.015)) == "empty"
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_of_placement(rule):
+    beats, newcomer, recent, expected = RULES[rule]
+    assert place(*beats, newcomer=newcomer, recent=recent) == expected
 
 
 def test_a_prompt_that_is_there_already_is_worth_its_prefill():
@@ -58,21 +69,11 @@ def test_a_prompt_that_is_there_already_is_worth_its_prefill():
     assert place(holder._replace(queue_s=0.06), beat("other"), newcomer=newcomer) == "other"
 
 
-def test_blocks_count_only_after_all_those_before_them():
-    tail = beat("tail", prefixes=frozenset(KEYS[1:]))
-    head = beat("head", prefixes=frozenset(KEYS[:1]))
-    assert place(tail, head, newcomer=PlacementRequest(length=48, prompt_keys=KEYS)) == "head"
-
-
 def test_memory_that_is_there_is_better_than_speed():
     newcomer = PlacementRequest(length=100)
     small, slow = beat("small", free_tokens=96), beat("slow", queue_s=1.0)
     assert place(small, slow, newcomer=newcomer) == "slow"
     assert place(small._replace(free_tokens=112), slow, newcomer=newcomer) == "small"
-
-
-def test_without_memory_anywhere_he_is_served_all_the_same():
-    assert place(beat("small", free_tokens=0), newcomer=PlacementRequest(length=100)) == "small"
 
 
 def test_those_on_their_way_take_memory_and_prefill():
@@ -89,19 +90,3 @@ def test_a_burst_spreads():
         sent.append(Placement(chosen.replica, NOW, 20))
     assert {name: sum(one.replica == name for one in sent) for name in "abc"} == {"a": 8, "b": 8, "c": 8}
     assert choose(table, PlacementRequest(length=20), NOW, sent) is None
-
-
-def test_what_a_newer_heartbeat_tells_counts_once():
-    sent = [Placement("a", NOW - 1.0, 400)]
-    assert place(beat("a"), beat("b", queue_s=0.3), recent=sent) == "a"
-
-
-def test_he_goes_where_his_model_is():
-    other = beat("other", model_id="large", fingerprint="g")
-    mine = beat("mine", queue_s=9.0)
-    assert place(other, mine, newcomer=PlacementRequest(model_id="tiny")) == "mine"
-    assert place(other, mine, newcomer=PlacementRequest(fingerprint="f")) == "mine"
-
-
-def test_where_nobody_has_his_model_any_replica_may_tell_him():
-    assert place(beat("a"), newcomer=PlacementRequest(model_id="large")) == "a"

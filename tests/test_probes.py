@@ -22,6 +22,7 @@ from tests.certificates import AUTHORITY, HERE, issued
 from tests.fake_backend import FakeBackend, call
 from tests.fake_target import _Text
 from tests.http_serving import asking, http_serving
+from tests.loops import block_until
 from tests.replicas import api, until_ready
 from tests.serving import serving
 from tests.slow_start import DONE, PIPE
@@ -170,14 +171,14 @@ def test_a_process_is_alive_while_it_loads_and_ready_afterwards(verb, tmp_path):
     with Process([*serve, *([] if words else ports)], isolated=True, environment=environment) as server:
         said = tmp_path / "said"
         if words:
-            _until(lambda: _listens(listen))  # where nothing listens, a command ends at once
+            block_until(lambda: _listens(listen))  # where nothing listens, a command ends at once
         asked = Process(words, isolated=True, log=said) if words else server
         with asked:
             _until_probed(f"http://{metrics}{LIVE}", 200)
             loading = httpx.get(f"http://{metrics}/readyz")
             assert loading.status_code == 503 and "loading" in loading.text
             if words:  # it has heard so itself: a server's port is closed for a moment when it has loaded
-                _until(lambda: "the server is loading its model; waiting" in said.read_text())
+                block_until(lambda: "the server is loading its model; waiting" in said.read_text())
             pipe.write_text(DONE)
             asked.wait_ready()
             _until_probed(f"http://{metrics}/readyz", 200)
@@ -205,12 +206,4 @@ def _until_probed(url, status):
             return None
         return reply if reply.status_code == status else None
 
-    return _until(probed)
-
-
-def _until(look):
-    deadline = time.monotonic() + 60
-    while not (found := look()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return found
+    return block_until(probed, 60)

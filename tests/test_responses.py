@@ -113,23 +113,6 @@ def test_log_probabilities_are_those_of_a_chat():
         conforms(event, "ResponseEvent")
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(
-    ("error", "status", "param"),
-    [
-        (InvalidRequest("bad", "prompt"), 400, "input"),
-        (InvalidRequest("bad", "max_tokens"), 400, "max_output_tokens"),
-        (InvalidRequest("bad", "response_format"), 400, "text.format"),
-        (Overloaded("full", retry_after=2.5), 429, None),
-        (Unreachable("down"), 503, None),
-    ],
-)
-def test_errors_before_the_first_word_have_a_status(error, status, param, stream):
-    response = ask(FakeBackend(error, fail_after=0), stream=stream)
-    assert refusal(response, status)["param"] == param
-    assert response.headers.get("retry-after") == {429: "3", 503: "1"}.get(status)
-
-
 @pytest.mark.parametrize(
     ("error", "code", "param"),
     [

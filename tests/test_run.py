@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from opensled.cli.child_server import ChildServer
 from opensled.core.errors import ModelError
 from opensled.models import store
 from tests.ended import require_end
+from tests.loops import block_until
 from tests.terminal import Screen
 
 CTRL_C, CTRL_D = "\x03", "\x04"
@@ -41,11 +41,7 @@ def children(pid: int) -> list[int]:
 
 def server_of(screen: Screen) -> int:
     """The process of the server, as soon as it is started."""
-    deadline = time.monotonic() + 60
-    while not (found := children(screen._pid)):
-        assert time.monotonic() < deadline, "no server was started"
-        time.sleep(0.01)
-    return found[0]
+    return block_until(lambda: children(screen._pid), 60, "no server was started")[0]
 
 
 @pytest.fixture

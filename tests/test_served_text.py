@@ -1,6 +1,5 @@
 """The text that a server writes: when its stream stays open, what cuts it, and what is asked."""
 
-import time
 from itertools import islice
 
 import pytest
@@ -23,6 +22,7 @@ from tests.draft_stubs import (
     narrator,
     stub_of,
 )
+from tests.loops import block_until
 from tests.tiny_drafts import tiny_info, tiny_tokenizer
 
 DIALECTS = {"ollama": OllamaText, "completions": CompletionsText}
@@ -92,9 +92,7 @@ def test_the_server_hears_that_a_stream_is_cut(kind):
         source.follow(STORY[:10].encode())
         texts(source, 1)
         source.follow(b"x")
-        deadline = time.monotonic() + 10
-        while not stub.cuts:
-            assert time.monotonic() < deadline
+        block_until(lambda: stub.cuts, 10)
         assert stub.pieces < STREAM_TOKENS
         source.close()
 

@@ -4,31 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from functools import cache
-from math import inf
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from edge_client.drafters.none import NoneDrafter
 from edge_client.link.remote import RemoteSession, RetryPolicy
 from hw_profiles.step_cost import HardwareProfile
-from opensled.core.errors import UsageError
 from opensled.core.messages import Draft, DraftBlock, DraftToken, Open, SamplingParams
 from opensled.core.noise import noise_key
 from opensled.core.turns import hear
 from opensled.models.store import model_path
-from scheduler import POLICIES, make_policy
 from scheduler.fcfs import Fcfs
-from scheduler.plan import BatchPlan, PolicyOptions, SchedulingPolicy, Slice, Snapshot
+from scheduler.plan import SchedulingPolicy
 from scheduler.static import Static
 from tests.by_hand import HandLoop, Server, Wire
-from tests.fakes import IMPATIENT, UNLIMITED, FakeEngine, FakeText, OracleDrafter, Weather, continuation
+from tests.fakes import UNLIMITED, FakeEngine, FakeText, OracleDrafter, continuation
 from tests.hypothesis_profiles import bounded
+from tests.mischief import Whims, goodput
 from tests.rounds import looping
 from tests.system import ask, running
-from tests.test_stateful_session import Sessions
-from tests.views import viewed
 from verify_server.admission.session_manager import SessionLimits, SessionManager
 from verify_server.engine.base import SampleRequest, Segment, TargetEngine
 from verify_server.front.session_stream import serve_stream
@@ -217,102 +212,20 @@ class Protocol(RuleBasedStateMachine):
         asyncio.set_event_loop(None)
 
 
+class GoodputProtocol(Protocol):
+    policy = goodput(DRAFT_WAIT)
+
+
+class WhimsicalProtocol(Protocol):
+    policy = Whims(Fcfs(DRAFT_WAIT))
+
+
 TestProtocol = bounded(Protocol, examples=120, steps=60)
+TestGoodputProtocol = bounded(GoodputProtocol, examples=25, steps=60)
+TestWhimsicalProtocol = bounded(WhimsicalProtocol, examples=25, steps=60)
 
 
 # -- the static policy ------------------------------------------------------------------------------------------
-
-
-BUDGET = 20
-STORM = Weather(loss=0.3, duplicate=0.1, reorder=0.2, seed=7)
-
-
-def view(id, uncomputed=1, draft=None, server_drives=False, waiting_since=0.0, paused=False, absent=False):
-    return viewed(id, uncomputed, draft, server_drives, waiting_since, paused=paused, absent=absent)
-
-
-def plan(*sessions, wait=1.0, batch=0, now=0.5):
-    return Static(wait, batch).plan(Snapshot(sessions), HardwareProfile(max_step_tokens=BUDGET), now)
-
-
-def test_a_class_that_makes_no_policy_is_refused_by_name():
-    with pytest.raises(UsageError, match="FakeEngine is not a scheduling policy"):
-        make_policy("tests.fakes:FakeEngine", PolicyOptions(0.5))
-
-
-# -- the pure function ------------------------------------------------------------------------------------------
-
-
-def test_the_policy_is_made_from_what_the_server_is_told():
-    assert POLICIES.get("static").of(PolicyOptions(0.5, 3)) == Static(0.5, 3)
-
-
-def test_nobody_there_sleeps_until_an_arrival():
-    assert plan() == BatchPlan((), inf)
-
-
-def test_a_draft_waits_for_the_others_no_longer_than_their_time_is_up():
-    sessions = view(1, draft=4), view(2, waiting_since=0.2)
-    assert plan(*sessions) == BatchPlan((), 1.2)
-    assert plan(*sessions, now=1.2).slices == (Slice(1, 1, True), Slice(2, 1, True, padding=4))
-
-
-def test_a_full_batch_is_padded_to_its_longest_draft():
-    slices = plan(view(1, draft=4), view(2, draft=1), view(3, server_drives=True)).slices
-    assert slices == (Slice(1, 1, True), Slice(2, 1, True, padding=3), Slice(3, 1, True, padding=4))
-
-
-def test_a_batch_size_is_neither_exceeded_nor_waited_for_in_vain():
-    drafted = [view(id, draft=2, waiting_since=1.0 - id / 10) for id in range(1, 4)]
-    late = view(4)
-    assert [piece.session for piece in plan(*drafted, late, batch=2).slices] == [3, 2]
-    assert plan(*drafted, late, batch=4).slices == ()
-    assert len(plan(*drafted, batch=8).slices) == 3
-
-
-def test_waiting_for_ever():
-    assert plan(view(1, draft=1), view(2), wait=inf, now=1e9) == BatchPlan((), inf)
-
-
-def test_a_prompt_is_computed_before_the_batch_and_not_in_it():
-    slices = plan(
-        view(1, draft=4), view(2, uncomputed=9, server_drives=True), view(3, uncomputed=30, draft=2)
-    ).slices
-    assert slices == (Slice(2, 9, True), Slice(3, 11, False))
-
-
-def test_a_long_prompt_never_leaves_just_one_token_for_later():
-    assert plan(view(1, uncomputed=BUDGET + 1, server_drives=True)).slices == (Slice(1, BUDGET - 1, False),)
-    assert plan(view(1, uncomputed=BUDGET + 2, server_drives=True)).slices == (Slice(1, BUDGET, False),)
-
-
-def test_lost_kv_of_a_silent_device_holds_nobody_up():
-    assert plan(view(1, draft=4), view(2, uncomputed=9), batch=1).slices == (Slice(1, 1, True),)
-
-
-def test_nobody_waits_for_readers_who_are_slow_or_gone():
-    sessions = view(1, draft=2), view(2, server_drives=True, paused=True), view(3, absent=True)
-    assert plan(*sessions).slices == (Slice(1, 1, True),)
-
-
-def test_a_batch_beyond_the_budget_leaves_the_rest_for_the_next():
-    sizes = [1, 1, 6, 1]
-    slices = plan(*(view(id, draft=size) for id, size in enumerate(sizes))).slices
-    assert [piece.session for piece in slices] == [0, 1]
-    assert plan(view(1, draft=BUDGET + 5)).slices == (Slice(1, 1, True, draft=BUDGET - 1),)
-
-
-# -- the text stays the target's own ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("batch", [0, 3])
-async def test_a_storm_on_every_link_changes_nothing(batch):
-    async with running(FakeEngine(num_blocks=400), policy=Static(0.02, batch), weather=STORM) as network:
-        drafters = [*(OracleDrafter(0.7, id) for id in range(5)), NoneDrafter()]
-        prompts = [[id, 2, 3] for id in range(1, 7)]
-        asked = [ask(network, *pair, patience=IMPATIENT) for pair in zip(prompts, drafters)]
-        for prompt, answer in zip(prompts, await asyncio.gather(*asked)):
-            assert answer.tokens == tuple(continuation(prompt, 40))
 
 
 async def test_drafting_sessions_are_verified_together():
@@ -325,25 +238,15 @@ async def test_drafting_sessions_are_verified_together():
     assert sum(engine.batches) / len(engine.batches) > 6
 
 
-class StaticSessions(Sessions):
-    policy = Static(0.0)
-
-
 class StaticProtocol(Protocol):
     policy = Static(DRAFT_WAIT)
-
-
-class LongStaticSessions(StaticSessions):
-    pass
 
 
 class LongStaticProtocol(StaticProtocol):
     pass
 
 
-TestStaticSessions = bounded(StaticSessions, examples=20, steps=60)
 TestStaticProtocol = bounded(StaticProtocol, examples=30, steps=60)
-TestLongStaticSessions = pytest.mark.long(bounded(LongStaticSessions, examples=60, steps=60))
 TestLongStaticProtocol = pytest.mark.long(bounded(LongStaticProtocol, examples=100, steps=60))
 
 

@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import dataclass
 from random import Random
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -17,8 +18,10 @@ from opensled.core.messages import Draft, DraftBlock, DraftToken, Failure, Prefi
 from opensled.core.protocol import Truth
 from scheduler.fcfs import Fcfs
 from scheduler.plan import SchedulingPolicy, Slice
+from scheduler.static import Static
 from tests.fakes import POISON, VOCAB, FakeEngine, next_token
 from tests.hypothesis_profiles import bounded
+from tests.mischief import goodput
 from tests.rounds import end, looping, one_step
 from tests.sessions import made
 from tests.system import read_now
@@ -312,4 +315,21 @@ class Sessions(RuleBasedStateMachine):
 
 
 assert POISON > 40, "no drafted id makes the fake target sick"
+
+
+class GoodputSessions(Sessions):
+    policy = goodput(0.0)
+
+
+class StaticSessions(Sessions):
+    policy = Static(0.0)
+
+
+class LongStaticSessions(StaticSessions):
+    pass
+
+
 TestSessions = bounded(Sessions, examples=160, steps=60)
+TestGoodputSessions = bounded(GoodputSessions, examples=25, steps=60)
+TestStaticSessions = bounded(StaticSessions, examples=20, steps=60)
+TestLongStaticSessions = pytest.mark.long(bounded(LongStaticSessions, examples=60, steps=60))

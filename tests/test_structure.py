@@ -104,13 +104,6 @@ def test_every_package_is_on_the_page():
     assert not missing
 
 
-@pytest.mark.parametrize("flag", sorted(set(re.findall(r"`(--[a-z-]+)", README))))
-def test_every_flag_of_the_readme_exists(flag):
-    assert flag in {
-        known for verb in VERBS for item in config.options(CONFIGS.get(verb)) for known in item.flags
-    }
-
-
 LINKS = [(page, link) for page in PAGES for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text())]
 
 
@@ -126,6 +119,16 @@ def test_every_link_leads_somewhere(page, link):
     file = (page.parent / target).resolve() if target else page
     assert file.exists()
     assert not anchor or anchor in anchors(file)
+
+
+def test_helpers_of_tests_are_listed_and_no_test_module_imports_another():
+    modules = sorted((ROOT / "tests").glob("*.py"))
+    helpers = [path.stem for path in modules if not path.stem.startswith(("test_", "__", "conftest"))]
+    listed = re.findall(r"^\| \[(\w+)\]\(\1\.py\) \|", (ROOT / "tests/README.md").read_text(), re.M)
+    assert sorted(listed) == helpers
+    imports = re.compile(r"^\s*(from tests(\.\w+)*\.test_|from tests import .*\btest_)", re.M)
+    importing = [path.name for path in (ROOT / "tests").rglob("*.py") if imports.search(path.read_text())]
+    assert importing == ["test_mutants.py"], "which calls tests as they are"
 
 
 # -- what the README tells people to type -----------------------------------------------------------------------

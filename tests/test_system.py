@@ -24,6 +24,7 @@ def drafters():
 
 
 @pytest.mark.parametrize("draft_wait", [0.0, 0.01, FOREVER])
+@pytest.mark.usefixtures("each_policy")
 async def test_the_text_is_the_targets_own_whoever_drafts(draft_wait):
     async with running(FakeEngine(), draft_wait=draft_wait) as network:
         for drafter in drafters():
@@ -49,6 +50,7 @@ async def test_tokens_per_round_are_not_wasted():
         assert [len(round.tokens) for round in perfect.rounds[3:-1]] == [5] * len(perfect.rounds[3:-1])
 
 
+@pytest.mark.usefixtures("each_policy")
 async def test_an_edge_that_never_drafts_sends_nothing_but_open():
     async with running(FakeEngine()) as network:
         await ask(network, PROMPT, NoneDrafter())
@@ -56,6 +58,7 @@ async def test_an_edge_that_never_drafts_sends_nothing_but_open():
 
 
 @pytest.mark.parametrize("sessions", [1, 4, 16])
+@pytest.mark.usefixtures("each_policy")
 async def test_a_storm_on_every_link_changes_nothing(sessions):
     engine = FakeEngine(num_blocks=400)
     async with running(engine, draft_wait=0.02, weather=STORM) as network:
@@ -69,6 +72,7 @@ async def test_a_storm_on_every_link_changes_nothing(sessions):
         assert sum(answer.reopened for answer in answers) > 0
 
 
+@pytest.mark.usefixtures("each_policy")
 async def test_sixteen_sessions_share_steps():
     engine = FakeEngine(num_blocks=400)
     async with running(engine, max_step_tokens=200) as network:
@@ -77,6 +81,7 @@ async def test_sixteen_sessions_share_steps():
         assert max(engine.batches) > 8
 
 
+@pytest.mark.usefixtures("each_policy")
 async def test_too_little_kv_memory_costs_time_and_never_text():
     engine = FakeEngine(num_blocks=17)  # 68 tokens: one session of 59, six want in
     async with running(engine, limits=SessionLimits(max_draft=8, linger=0.1)) as network:
@@ -85,6 +90,7 @@ async def test_too_little_kv_memory_costs_time_and_never_text():
             assert answer.tokens == tuple(continuation([id, 2, 3], 40))
 
 
+@pytest.mark.usefixtures("each_policy")
 async def test_a_long_prompt_is_read_in_chunks_while_others_go_on():
     engine = FakeEngine(num_blocks=200)
     async with running(engine, max_step_tokens=16) as network:
@@ -96,6 +102,7 @@ async def test_a_long_prompt_is_read_in_chunks_while_others_go_on():
         assert long.tokens == tuple(continuation(prompt, 10)) and short.tokens == EXPECTED
 
 
+@pytest.mark.usefixtures("each_policy")
 async def test_a_poisoned_session_fails_alone():
     def target(context):
         return POISON if len(context) == 20 and context[0] == 1 else next_token(context)
@@ -109,6 +116,7 @@ async def test_a_poisoned_session_fails_alone():
             assert answer.tokens == tuple(continuation([id, 2, 3], 40))
 
 
+@pytest.mark.usefixtures("each_policy")
 async def test_a_step_that_raises_fails_its_sessions_and_the_server_lives():
     class Flaky(FakeEngine):
         def forward(self, segments):
@@ -123,6 +131,7 @@ async def test_a_step_that_raises_fails_its_sessions_and_the_server_lives():
         assert (await ask(network, PROMPT, OracleDrafter(0.5))).tokens == EXPECTED
 
 
+@pytest.mark.usefixtures("each_policy")
 async def test_a_drafter_that_crashes_costs_drafts_and_nothing_else():
     class Crashing(OracleDrafter):
         def commit(self, tokens):
@@ -132,6 +141,7 @@ async def test_a_drafter_that_crashes_costs_drafts_and_nothing_else():
         assert (await ask(network, PROMPT, Crashing(1.0))).tokens == EXPECTED
 
 
+@pytest.mark.usefixtures("each_policy")
 async def test_a_reader_that_vanishes_in_any_state_frees_everything():
     """`running` checks on exit that every KV block came back."""
     async with running(FakeEngine(num_blocks=200), limits=SessionLimits(linger=0.01)) as network:
@@ -166,6 +176,7 @@ async def test_two_sends_of_a_stream_never_overlap():
         assert not network.manager.remembered
 
 
+@pytest.mark.usefixtures("each_policy")
 async def test_nothing_is_computed_for_a_reader_who_is_gone():
     engine = FakeEngine()
     async with running(engine, limits=SessionLimits(linger=60)) as network:

@@ -68,13 +68,21 @@ def test_a_guess_follows_the_text_marked_and_the_status_after_it():
     assert read(out, (20, 8)) == ["It was a dark and", "rainy"]
 
 
-def test_a_guess_may_complete_a_word():
-    view, out = view_of((19, 8))
-    view.text("Turn on the kit")
-    view.guess("chen light", "")
-    assert read(out, (19, 8)) == ["Turn on the", "kitchen light"]
-    view.text("e")
-    assert read(out, (19, 8)) == ["Turn on the", "kite"]
+@pytest.mark.parametrize(
+    ("columns", "text", "guess", "shown", "more", "then"),
+    [
+        (19, "Turn on the kit", "chen light", ["Turn on the", "kitchen light"], "e", ["Turn on the", "kite"]),
+        (5, "1234", "abc", ["1234", "abc"], "678", ["1234", "678"]),
+    ],
+    ids=["it completes a word", "a word longer than a line goes on after it"],
+)
+def test_a_guess_gives_way_to_the_text(columns, text, guess, shown, more, then):
+    view, out = view_of((columns, 8))
+    view.text(text)
+    view.guess(guess, "")
+    assert read(out, (columns, 8)) == shown
+    view.text(more)
+    assert read(out, (columns, 8)) == then
 
 
 def test_without_colours_a_guess_stands_between_brackets():
@@ -93,24 +101,18 @@ def test_a_guess_that_is_higher_than_the_screen_is_cut():
     assert read(out, (10, 6)) == ["yes"]
 
 
-def test_a_word_longer_than_a_line_goes_on_after_a_guess():
-    view, out = view_of((5, 6))
-    view.text("1234")
-    view.guess("abc", "")
-    view.text("678")
-    assert read(out, (5, 6)) == ["1234", "678"]
-
-
 def test_a_guess_cannot_send_commands_to_the_terminal():
     view, out = view_of((60, 6))
     view.guess("\x1b]0;title\x07", "")
     assert "\x1b]0" not in out.getvalue() and "\\x1b]0" in out.getvalue()
 
 
-def test_a_dumb_terminal_reads_a_guess_once(monkeypatch):
+def test_a_dumb_terminal_reads_a_guess_and_that_a_prompt_is_read_once(monkeypatch):
     monkeypatch.setenv("TERM", "dumb")
     out = Output()
     view = View(Palette(False), chatty=True, out=out)
+    for computed in (512, 1024):
+        view.guess("", f"reading the prompt, {computed} of 6,596")
     view.text("Once ")
     for guess in ("", "upon", "upon a", "upon a"):
         view.guess(guess, "waiting for the server, 3 s")
@@ -118,18 +120,8 @@ def test_a_dumb_terminal_reads_a_guess_once(monkeypatch):
     view.guess("judged", "")
     view.text(".")
     view.end_line()
-    assert out.getvalue() == "Once  [waiting for the server; not confirmed: upon a]\nthere was.\n"
-
-
-def test_a_dumb_terminal_hears_once_that_a_prompt_is_read(monkeypatch):
-    monkeypatch.setenv("TERM", "dumb")
-    out = Output()
-    view = View(Palette(False), chatty=True, out=out)
-    for computed in (512, 1024):
-        view.guess("", f"reading the prompt, {computed} of 6,596")
-    view.text("Once.")
-    view.end_line()
-    assert out.getvalue() == " [reading the prompt]\nOnce.\n"
+    told = " [reading the prompt]\nOnce  [waiting for the server; not confirmed: upon a]\nthere was.\n"
+    assert out.getvalue() == told
 
 
 def test_pipes_get_nothing_but_text():

@@ -195,5 +195,6 @@ def test_every_flag_named_exists():
     --kill-whom --user --build-arg --cap-drop --detach --env --file --from-file --gpus --publish
     --read-only --restart --security-opt --shm-size --stop-timeout --tag --tmpfs --mount --name
     --time --volume --head --address --port --node-ip-address --include-dashboard --generate
-    --opensled --shutdown-timeout"""
-    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", PAGE)) - set(foreign.split()) <= known
+    --opensled --shutdown-timeout --network --kiosk --cacert --force-reinstall"""
+    pages = "\n".join([PAGE, *((ROOT / name).read_text() for name in ("README.md", "docs/home.md"))])
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", pages)) - set(foreign.split()) <= known

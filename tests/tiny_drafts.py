@@ -8,8 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
+from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import Drafter, ModelDrafter
-from opensled.core.messages import DraftToken, Limits, ModelInfo, RuleFacts
+from opensled.core.messages import DraftToken, Limits, ModelInfo, RuleFacts, SamplingParams
+from opensled.core.noise import noise_key
+from opensled.core.sampling import Sampler
 from opensled.core.vocabulary import fingerprint
 from opensled.drafting.table_file import TableFile
 from opensled.drafting.tables import LruTable, TableShape, as_rows
@@ -128,3 +131,16 @@ def some_table(leaders: int = 50, vocab_size: int = 2048) -> TableFile:
     while len(table) < leaders:
         tail = table.update(tail, [draw.randrange(vocab_size) for _ in range(3)] * 2)
     return TableFile(as_rows(table.items(), table.shape), table.shape, vocab_size, "f" * 64, "made up")
+
+
+def greedy_drafts() -> list[list[int]]:
+    """Behind texts of several lengths; of the same drafter, which rolls back between them."""
+    sampler, text = Sampler(SamplingParams(temperature=0), noise_key(1)), tiny_tokenizer().encode(TEXT)
+    drafter, found = DRAFTERS.get("llamacpp")(str(TINY_DRAFT), 1).create(), []
+    for cut in range(4, len(text), 5):
+        drafter.begin(text[:cut], sampler)
+        found.append([token.id for token, _ in zip(drafter.propose(), range(8))])
+        drafter.commit(text[cut : cut + 2])
+        found.append([token.id for token, _ in zip(drafter.propose(), range(8))])
+    drafter.close()
+    return found

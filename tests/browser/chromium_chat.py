@@ -5,8 +5,9 @@ import pytest
 from playwright.sync_api import expect
 
 from lab.testbed.processes import free_port
-from tests.browser.fixtures import asked, edge, gated, served, until
+from tests.browser.fixtures import asked, edge, gated, served
 from tests.gated_target import reached
+from tests.loops import block_until
 from tests.outages import LENGTH, QUESTION, expected_text
 
 STORY = "Tell me a story about a fox."
@@ -93,8 +94,8 @@ def test_an_answer_can_be_stopped_and_its_sequence_ends(opened, tmp_path):
     with gated(gate) as server, edge(server.wait_ready(), "--drafter", "lookup", folder=tmp_path) as device:
         shown = opened(device.wait_ready())
         shown.ask(QUESTION, ends=False)
-        until(reached(gate).exists)
-        until(lambda: len(shown.answer.text_content()) > 3)
+        block_until(reached(gate).exists)
+        block_until(lambda: len(shown.answer.text_content()) > 3)
         shown.page.click("#stop")
         expect(shown.facts).to_have_text("stopped")
         expect(shown.page.locator("#send")).to_be_visible()
@@ -115,7 +116,7 @@ def test_a_server_that_is_killed_and_returns_changes_nothing(opened, tmp_path):
             shown.page.locator("details").evaluate("box => { box.open = true }")
             shown.page.fill("#longest", str(LENGTH))
             shown.ask(QUESTION, ends=False)
-            until(reached(gate).exists)
+            block_until(reached(gate).exists)
             first.kill()
             expect(shown.facts).to_contain_text("waiting for the server")
             ghost = shown.answer.locator("[data-origin=provisional]")
@@ -174,7 +175,7 @@ def test_a_reader_who_leaves_in_mid_answer_leaves_nothing_behind(opened, tmp_pat
     ):
         shown = opened(device.wait_ready())
         shown.ask(QUESTION, ends=False)
-        until(reached(gate).exists)
+        block_until(reached(gate).exists)
         shown.page.close()
         gate.touch()
 
@@ -182,4 +183,4 @@ def test_a_reader_who_leaves_in_mid_answer_leaves_nothing_behind(opened, tmp_pat
             lines = httpx.get(f"http://{metrics}/metrics").text.splitlines()
             return sum(float(line.split()[-1]) for line in lines if line.startswith("opensled:sessions{"))
 
-        until(lambda: sessions() == 0, what="the sequence of a closed page lives on")
+        block_until(lambda: sessions() == 0, else_told="the sequence of a closed page lives on")

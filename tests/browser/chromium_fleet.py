@@ -7,7 +7,8 @@ from playwright.sync_api import expect
 
 from lab.testbed.processes import free_port
 from tests.browser.crowd import Crowd
-from tests.browser.fixtures import edge, served, until
+from tests.browser.fixtures import edge, served
+from tests.loops import block_until
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -46,7 +47,7 @@ def test_fifty_devices(opened, tmp_path):
         ).to_be_visible()
         shown.page.fill("#filter", "device-07")
         expect(shown.page.get_by_role("switch")).to_have_count(1)
-        until(lambda: shown.page.evaluate("document.activeElement.id") == "filter")
+        block_until(lambda: shown.page.evaluate("document.activeElement.id") == "filter")
         shown.page.wait_for_timeout(1500)  # a look comes meanwhile: it must not take the filter away
         assert shown.page.input_value("#filter") == "device-07"
         expect(shown.page.get_by_role("switch")).to_have_count(1)
@@ -83,16 +84,16 @@ def test_a_switch_rests_one_device_and_wakes_it_again(opened, tmp_path):
         expect(row(shown.page, "kitchen")).to_contain_text("rested by you")
         expect(row(shown.page, "hall")).not_to_contain_text("rested by you")
         settled = [drafts("kitchen")]
-        until(lambda: settled[-1] == (settled.append(drafts("kitchen")) or settled[-1]))
+        block_until(lambda: settled[-1] == (settled.append(drafts("kitchen")) or settled[-1]))
         hall = drafts("hall")
-        until(lambda: drafts("hall") > hall)
+        block_until(lambda: drafts("hall") > hall)
         assert drafts("kitchen") == settled[-1]
         again = opened(http)
         expect(again.page.get_by_role("switch", name="Drafts of kitchen")).to_have_attribute(
             "aria-checked", "false"
         )
         again.page.get_by_role("switch", name="Drafts of kitchen").press("Space")
-        until(lambda: drafts("kitchen") > settled[-1])
+        block_until(lambda: drafts("kitchen") > settled[-1])
         expect(switch).to_have_attribute("aria-checked", "true")
 
 

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import time
 from contextlib import contextmanager
 
 import httpx
@@ -133,13 +132,6 @@ def gated(gate, listen="127.0.0.1:0", *options):
     return Process(
         ["serve", *engine, "--listen", listen, *options], isolated=True, environment={GATE: str(gate)}
     )
-
-
-def until(met, seconds=20.0, what="nothing happened"):
-    deadline = time.monotonic() + seconds
-    while not met():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 def asked(address, question, **fields):

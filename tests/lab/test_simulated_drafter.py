@@ -1,18 +1,21 @@
 """The draft beside the target in the simulator and on an emulated accelerator: recorded drafts, at the law's pace."""
 
 import asyncio
+import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hw_profiles.step_cost import HardwareProfile, Roofline
 from lab.benchmarks.cell_turns import PlannedRun, fleet_of, short_items, shortened
-from lab.testbed.baselines import DRAFT_BESIDE, OF_HEADS
-from lab.testbed.cells import CELLS
+from lab.testbed.baselines import DRAFT_BESIDE, OF_HEADS, opensled
+from lab.testbed.cells import CELLS, REGIMES
 from lab.testbed.emulation.recorded_drafter import RecordedDrafter
 from lab.testbed.emulation.step_law import StepLaw
-from lab.testbed.fleet import Fleet, Wish
+from lab.testbed.fleet import Fleet, Group, Wish
 from lab.testbed.load.load import Load
 from lab.testbed.load.run import run_fleet
 from lab.testbed.load.server_process import RECORDED, command, serving, unflagged
@@ -22,17 +25,20 @@ from lab.testbed.simulated.events import Events
 from lab.testbed.simulated.sequences import RecordedSequence, scripts
 from lab.testbed.simulated.server import SimulatedServer
 from lab.testbed.simulated.server_drafter import VOCABULARY, SimulatedDrafter
-from lab.testbed.simulator import simulate
+from lab.testbed.simulator import simulate, simulate_users
 from lab.testbed.traces import TraceSet, read_traces
 from opensled.core.errors import UsageError
 from opensled.core.messages import Draft, DraftBlock, DraftToken, SamplingParams
 from opensled.core.protocol import common_prefix
-from scheduler.estimates import DraftEstimate
+from scheduler.estimates import DraftEstimate, Forecast
 from scheduler.fcfs import Fcfs
-from scheduler.plan import Slice
+from scheduler.goodput.policy import Goodput
+from scheduler.goodput.state import GoodputState, current
+from scheduler.plan import BatchPlan, SessionView, Slice, Snapshot
 from tests.emulated import cost
 from tests.lab.made_traces import made
 from tests.lab.simulated_drafts import HUB, ask, fleet
+from tests.views import viewed
 from verify_server.drafting.model import READ
 from verify_server.round.drafter import Ask
 from verify_server.round.offer import DraftLimits
@@ -258,3 +264,88 @@ def test_the_simulator_foretells_an_emulated_run_with_a_draft_beside_the_target(
     assert not any(record.error for record in real.requests)
     assert abs(compare(real, foretold)["throughput"]["error"]) < 0.1
     assert real.server.drafting_s == pytest.approx(foretold.server.drafting_s, rel=0.15)
+
+
+# -- hints under goodput stand still ------------------------------------------------------------------------------
+
+
+REVIEW_S = 1.0  # between two plans, so that each is a review
+SETTLED, REVIEWS = 10, 20  # reviews after which hints stand, and for which they do
+BUSY = Roofline(read_s=0.02, token_s=2e-4)  # some dozens of positions cost as much as reading the weights
+
+
+def devices(seed: int) -> list[SessionView]:
+    """Sessions of one to three kinds of devices, and no two of them quite alike."""
+    chance = random.Random(seed)
+    kinds = [
+        Forecast(
+            chance.uniform(0.3, 0.95),
+            chance.uniform(0.4, 0.95),
+            chance.choice((0.005, 0.02, 0.06, 0.15)),
+            chance.choice((0.003, 0.01, 0.025)),
+            0.01,
+            50,
+        )
+        for _ in range(chance.randint(1, 3))
+    ]
+    pace = chance.choice((0.0, 8.0))
+    return [
+        viewed(number, hint=4, pace=pace, context=chance.randint(200, 2000), forecast=chance.choice(kinds))
+        for number in range(1, chance.choice((4, 8, 16, 32)) + 1)
+    ]
+
+
+def reviewed(sessions: Sequence[SessionView], reviews: int) -> list[dict[int, int]]:
+    """The hints after each review, those of probes left out."""
+    hints, memory = [], None
+    for number in range(reviews):
+        memory = current(memory, sessions, HardwareProfile(512, BUSY), number * REVIEW_S)
+        hints.append(dict(memory.hints))
+    return hints
+
+
+@pytest.mark.parametrize("seed", [71, 85, 263, *range(12)])
+def test_with_the_same_estimates_hints_stand_still(seed):
+    """With the first three seeds devices were told one length and another in turn, for ever."""
+    hints = reviewed(devices(seed), SETTLED + REVIEWS)[SETTLED:]
+    assert all(each == hints[0] for each in hints)
+
+
+class Watched:
+    """Policy `goodput`, and how often the hint of a session changes from review to review."""
+
+    def __init__(self) -> None:
+        self._inner, self._last = Goodput(0.25), 0.0
+        self.changes, self.session_s = 0, 0.0
+
+    def plan(self, snapshot: Snapshot, profile: HardwareProfile, now: float) -> BatchPlan:
+        plan = self._inner.plan(snapshot, profile, now)
+        before, after = snapshot.memory, plan.memory
+        if isinstance(before, GoodputState) and isinstance(after, GoodputState) and now > WARM_UP:
+            self.session_s += (now - self._last) * len(snapshot.sessions)
+            self.changes += sum(before.hints.get(id, hint) != hint for id, hint in after.hints.items())
+        self._last = now
+        return plan
+
+
+WARM_UP = 5.0  # seconds
+
+
+@pytest.mark.parametrize(
+    ("regime", "kinds", "most"),
+    [
+        pytest.param("moe", [("orin-nano-super", "wifi-good")], 40, marks=pytest.mark.long),
+        ("dense-8k", [("orin-nano-super", "wifi-good"), ("orin-nx", "ethernet"), ("agx-orin", "wifi-busy")], 60),
+    ],
+)  # fmt: skip
+def test_under_a_steady_load_hints_change_seldom(regime, kinds, most):
+    """Sixty users who always read; estimates vary with luck, and some changes of hints come from that.
+
+    A session's hint changed 149 and 125 times a minute while every response was followed, and 12 and 27 times since.
+    """
+    groups = tuple(Group(60 // len(kinds), *kind) for kind in kinds)
+    policy, load = Watched(), Load(warmup=WARM_UP, duration=12.0)
+    fleet = opensled(Fleet(REGIMES[regime], groups))
+    traces = made(items=40, acceptance=0.7, seed=1, tokens=400)
+    simulate_users(fleet, traces, load, range(fleet.users), policy=policy)
+    assert policy.changes / (policy.session_s / 60) < most

@@ -6,10 +6,12 @@ import asyncio
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import cache
 from itertools import combinations, product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +20,7 @@ from urllib.request import Request, urlopen
 
 import psutil
 import pytest
+from openai import OpenAI
 
 from edge_client.link.link import Endpoint
 from lab.testbed.process_guard import below
@@ -27,6 +30,8 @@ from tests.vllm.answers import QUESTIONS, SCHEMA, TINY, Answer, prompt_of
 from tests.vllm.known_devices import Style, Written, answered, describe
 
 READY_S = 600.0
+# The environment of vLLM has no llama.cpp; that of the checkout has.
+DEVICE = Path(__file__).resolve().parents[2] / ".venv/bin/python"
 # On a busy machine goodput would let drafts rest, and not wait as long.
 VERIFIED = {"OPENSLED_POLICY": "fcfs", "OPENSLED_DRAFT_WAIT": "5"}
 WORDS = (
@@ -251,3 +256,38 @@ def _runs(process: psutil.Process) -> bool:
     with suppress(psutil.NoSuchProcess):
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     return False
+
+
+def serve(engine: str, *more: str, model: str = "tiny", log: Path | None = None) -> Process:
+    words = ["serve", "--engine", engine, "--model", model, "--dtype", "float32", "--listen", "127.0.0.1:0"]
+    return Process([*words, "--threads", "1", "--max-sessions", "32", *more], isolated=True, log=log)
+
+
+def edge(server: str, drafter: str, *more: str) -> Process:
+    options = ["--server", server, "--drafter", drafter, "--http", "127.0.0.1:0", "--threads", "1"]
+    return Process(["edge", *options, *more], isolated=True, python=device_python())
+
+
+@cache
+def device_python() -> str:
+    return str(DEVICE) if DEVICE.exists() else sys.executable
+
+
+def ask(address: str, kind: dict[str, Any], question: str, model: str = "tiny") -> list[dict[str, Any]]:
+    """What of the answers to a request must not depend on who drafted."""
+    with OpenAI(base_url=f"http://{address}/v1", api_key="none", timeout=900, max_retries=0) as client:
+        messages = [{"role": "user", "content": question}]
+        answer = client.chat.completions.create(model=model, messages=messages, **{"max_tokens": 48, **kind})
+    return [_told(choice) for choice in answer.choices]
+
+
+def _told(choice: Any) -> dict[str, Any]:
+    found = {"text": choice.message.content, "finish_reason": choice.finish_reason}
+    if choice.message.tool_calls:
+        found["calls"] = [(call.function.name, call.function.arguments) for call in choice.message.tool_calls]
+    if choice.logprobs:
+        found["logprobs"] = [
+            (place.token, place.logprob, [(top.token, top.logprob) for top in place.top_logprobs])
+            for place in choice.logprobs.content
+        ]
+    return found

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from openai import OpenAI
 
 from edge_client.link.link import Endpoint
 from home.desk.authority import DAY, Authority, new_key, private_pem
@@ -24,11 +21,19 @@ from opensled.models.store import model_file
 from tests.vllm import eagle_head
 from tests.vllm.answers import QUESTIONS, SCHEMA, STORY, TINY, WARM, Answer, by_torch, prompt_of
 from tests.vllm.known_devices import write
-from tests.vllm.servers import READY_S, SERVERS, assert_alike, some, survivors
+from tests.vllm.servers import (
+    READY_S,
+    SERVERS,
+    ask,
+    assert_alike,
+    device_python,
+    edge,
+    serve,
+    some,
+    survivors,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
-# The environment of vLLM has no llama.cpp; that of the checkout has.
-DEVICE = ROOT / ".venv/bin/python"
 DRAFTERS = ("none", "lookup", "cacheback", "llamacpp", "chain:lookup,cacheback,llamacpp")
 ARCTIC = pytest.mark.skipif(
     find_spec("arctic_inference") is None, reason="needs arctic-inference 0.1.1, built for this torch"
@@ -65,41 +70,6 @@ KINDS: tuple[dict[str, Any], ...] = (
     {"temperature": 1, "seed": 11, "extra_body": {"top_k": 40, "min_p": 0.02, "repetition_penalty": 1.2}},
 )
 LONG = {"temperature": 0.3, "max_tokens": 160, "seed": 7, "extra_body": {"ignore_eos": True}}
-
-
-def serve(engine: str, *more: str, model: str = "tiny", log: Path | None = None) -> Process:
-    words = ["serve", "--engine", engine, "--model", model, "--dtype", "float32", "--listen", "127.0.0.1:0"]
-    return Process([*words, "--threads", "1", "--max-sessions", "32", *more], isolated=True, log=log)
-
-
-def edge(server: str, drafter: str, *more: str) -> Process:
-    options = ["--server", server, "--drafter", drafter, "--http", "127.0.0.1:0", "--threads", "1"]
-    return Process(["edge", *options, *more], isolated=True, python=device_python())
-
-
-@cache
-def device_python() -> str:
-    return str(DEVICE) if DEVICE.exists() else sys.executable
-
-
-def ask(address: str, kind: dict[str, Any], question: str, model: str = "tiny") -> list[dict[str, Any]]:
-    """What of the answers to a request must not depend on who drafted."""
-    with OpenAI(base_url=f"http://{address}/v1", api_key="none", timeout=900, max_retries=0) as client:
-        messages = [{"role": "user", "content": question}]
-        answer = client.chat.completions.create(model=model, messages=messages, **{"max_tokens": 48, **kind})
-    return [_facts(choice) for choice in answer.choices]
-
-
-def _facts(choice: Any) -> dict[str, Any]:
-    found = {"text": choice.message.content, "finish_reason": choice.finish_reason}
-    if choice.message.tool_calls:
-        found["calls"] = [(call.function.name, call.function.arguments) for call in choice.message.tool_calls]
-    if choice.logprobs:
-        found["logprobs"] = [
-            (place.token, place.logprob, [(top.token, top.logprob) for top in place.top_logprobs])
-            for place in choice.logprobs.content
-        ]
-    return found
 
 
 def at_once(

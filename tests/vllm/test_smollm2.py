@@ -10,8 +10,7 @@ import pytest
 
 from lab.testbed.processes import free_port
 from opensled.models.store import FETCHABLE, fetched_folder
-from tests.vllm.servers import READY_S
-from tests.vllm.test_serve import ask, edge, serve
+from tests.vllm.servers import READY_S, ask, edge, serve
 
 # Read when the tests are collected: during tests the cache is an empty folder (tests/conftest.py).
 SMOLLM2 = fetched_folder("smollm2") / Path(FETCHABLE["smollm2"].member).name
