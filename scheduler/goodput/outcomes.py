@@ -83,3 +83,9 @@ class Outcomes(NamedTuple):
 
 
 NOTHING_SEEN = Outcomes()
+
+
+def recent(mean: float, value: float, seconds: float) -> float:
+    """The mean of recent values, after a `value` that held for `seconds`."""
+    keep = remaining_share(seconds, HALF_S)
+    return keep * mean + (1 - keep) * value

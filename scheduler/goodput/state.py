@@ -10,16 +10,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hw_profiles.fading import remaining_share
 from hw_profiles.step_cost import HardwareProfile, StepCost
 from scheduler.goodput.assignment import NO_DRAFTING, Assignment, DraftPlanner, StepLoad
-from scheduler.goodput.outcomes import NOTHING_SEEN, SETTLED, Expected, Outcomes
+from scheduler.goodput.outcomes import NOTHING_SEEN, SETTLED, Expected, Outcomes, recent
 from scheduler.goodput.probes import LENGTH, RESTED, Probe, ProbeCosts
 from scheduler.goodput.rounds import Chosen
 from scheduler.plan import SessionView, Slice
 
-# Chosen: after so long half of what prompts took is forgotten; follows a burst, ignores a single prompt.
-PROMPTS_S = 5.0
 # Chosen: between two reviews. A review of 1000 sessions takes some 10 ms, so it comes once a second.
 REVIEW_S, EACH_S = 0.25, 1e-3
 CHANGE = 0.1  # chosen: share of the sessions that are new or gone, from which on a review comes at once
@@ -123,8 +120,7 @@ def _with_written(old: GoodputState, sessions: Sequence[SessionView], now: float
         return old
     writing_s = max(0.0, passed - old.prompts_s)
     outcomes = old.outcomes.after(old.expected, sessions, writing_s, began)
-    keep = remaining_share(passed, PROMPTS_S)
-    writing = keep * old.writing + (1 - keep) * writing_s / passed
+    writing = recent(old.writing, writing_s / passed, passed)
     return replace(old, outcomes=outcomes, writing=writing, prompts_s=0.0, expected={})
 
 
