@@ -121,8 +121,8 @@ class PatientProtocol(H11Protocol):
 
     @property
     def waiting(self) -> bool:
-        """Whether it parts, and its last request may still come or waits for its answer; it is no sequence yet while
-        its text is read, nor any more while the last bytes of the answer before it are written."""
+        """Whether it parts, and the answer that closes it has not begun: until then its last request may be on its way,
+        or be no sequence yet."""
         return self._own.is_old and not self._own.closes
 
     def part(self, seconds: int) -> None:

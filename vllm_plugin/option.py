@@ -100,7 +100,7 @@ def _problem(vllm_config: Any) -> str:
     if drafter and vllm_config.scheduler_config.async_scheduling:
         return "a drafter of vLLM and drafts of devices share a step only with --no-async-scheduling: add it"
     if vllm_config.model_config.runner_type != "generate":
-        return "this model writes no text, which devices could draft: leave out --opensled"
+        return "this model writes no text, so that devices have nothing to draft: leave out --opensled"
     if vllm_config.model_config.is_hybrid and not drafter:
         return (
             "this target keeps states beside KV (Mamba, linear attention), and vLLM can take a wrong draft back there "

@@ -24,8 +24,8 @@ agree.
 (1 - share). So a step computes share / busy * (k + 1) positions of each session and reads share / busy * context KV
 positions: all of them for one user, the mean for many. The step time depends on the shares, and the shares on the step
 time: t = cost(sum of all) is solved by iteration. Server drafts add one pass for each token of the longest one. Prompts
-are left out: they take the same time whoever drafts, so a second is worth what all write in it without a prompt. Only
-the rates behind promised paces are taken for the share of the time that prompts have left lately.
+are left out, because drafts do not change their time: a second has the worth of the tokens that sessions write in a
+second without prompts. Promised paces are compared with rates times the share of time that prompts left lately.
 
 **The assignment.** The candidates are: for each arm, all sessions with this arm; and each session with the arm that is
 best for it while the others stay (its response to the present assignment, and to the best uniform one):

@@ -133,13 +133,14 @@ class DraftPlanner(RoundTable):
         passes, mean = self.own[arms, self.all].max(axis=1), float(contexts.mean())
         step_s, share = np.full((len(arms), 1), self._cost.verify_s(1, mean, 1)), np.ones(away.shape)
         for _ in range(ITERATIONS):
-            last, share = share, self._shares(step_s, away, share.sum(axis=1, keepdims=True) - share)
+            last_s, last = step_s, share
+            share = self._shares(step_s, away, last.sum(axis=1, keepdims=True) - last)
             present = share / _busy(share)  # in a step that there is
             sums = [(present * each).sum(axis=1) for each in (positions, contexts, drafted, read, 1)]
-            loads = np.vstack((*sums, passes, step_s[:, 0]))
-            found = [self._mean_step(mean, *each) for each in loads[:-1].T.tolist()]
+            loads = np.vstack((*sums, passes))
+            found = [self._mean_step(mean, *each) for each in loads.T.tolist()]
             step_s, turns = (np.array(column)[:, None] for column in zip(*found))
-            if (step_s[:, 0] == loads[-1]).all() and (share == last).all():
+            if (step_s == last_s).all() and (share == last).all():
                 break
         return step_s, share, turns
 

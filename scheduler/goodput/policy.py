@@ -57,8 +57,7 @@ class Goodput:
             return BatchPlan((), min(wake_at, start_at), state)
         deciding = in_turn(candidates.deciding, now, lambda sessions: _step_s(profile, sessions))
         slices = _slices(deciding, candidates.prompts, state, profile, now)
-        contexts = sum([session.context for session in deciding])
-        state = state.after(slices, contexts, profile.cost, now)
+        state = state.after(slices, deciding, profile.cost, now)
         if candidates.ahead:
             computed = sum([piece.tokens + (piece.draft or 0) for piece in slices])
             slices += _ahead(candidates.ahead, profile.max_step_tokens - computed)

@@ -43,9 +43,9 @@ class GoodputState:
     load: StepLoad = field(default_factory=StepLoad)
     reviewed: float = -inf
     planned: float = -inf  # the latest plan
+    free_since: float = -inf  # the first look after it
     prompts_s: float = 0.0  # seconds that prompts add to the steps since the latest review
     writing: float = 1.0  # share of the latest time that they left
-    free_since: float = -inf  # the first look after it
     sessions: int = 0  # at the latest review
     newest: int = -1  # newest session with an arm
     probes: Mapping[Source, Probe] = field(default_factory=dict)
@@ -69,11 +69,14 @@ class GoodputState:
             self, waits=waits, free_since=self.free_since if self.free_since > self.planned else now
         )
 
-    def after(self, slices: Sequence[Slice], contexts: int, cost: StepCost, now: float) -> GoodputState:
-        """The state after a plan with these slices (without those that run ahead); `contexts`: of what is decided."""
+    def after(
+        self, slices: Sequence[Slice], deciding: Sequence[SessionView], cost: StepCost, now: float
+    ) -> GoodputState:
+        """The state after a plan with these slices, without those that run ahead."""
         prompts, others = sum([piece.tokens for piece in slices]) - len(slices), len(slices)
         if prompts <= 0:
             return replace(self, planned=now)
+        contexts = sum([session.context for session in deciding])
         added_s = cost.verify_s(others + prompts, contexts, others) - cost.verify_s(others, contexts, others)
         return replace(self, planned=now, prompts_s=self.prompts_s + added_s)
 
