@@ -21,10 +21,10 @@ TOKENS, PROMPTS = 16, ("The river is", "The river is deep. A b c d a b c d", "de
 FOUR = Fcfs(float("inf"), 4)
 
 
-def fresh_engine() -> TorchEngine:
+def fresh_engine(kv_tokens: int = 160) -> TorchEngine:
     """With memory for about three of the texts at once."""
     folder = str(model_path("tiny"))
-    return torch_engine.load(folder, device="cpu", dtype="float64", kv_tokens=160, numerics="fast")
+    return torch_engine.load(folder, device="cpu", dtype="float64", kv_tokens=kv_tokens, numerics="fast")
 
 
 class Vocabulary(FakeText):
@@ -51,7 +51,7 @@ class Recorder(ServerDrafter):
 
     def __init__(self, inner: ServerDrafter) -> None:
         self.needs_kv, self.reads_blocks = inner.needs_kv, inner.reads_blocks
-        self.inner, self.seen = inner, list[tuple[Ask, Proposal]]()
+        self.inner, self.seen, self.lodge = inner, list[tuple[Ask, Proposal]](), inner.lodge
 
     def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
         made = self.inner.propose(asks)

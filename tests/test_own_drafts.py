@@ -147,7 +147,7 @@ def proposal(*confidences: float, unread: int = 0) -> Proposal:
 def test_what_was_not_verified_counts_as_its_confidence_says(confidence, better):
     draft = an_own_draft()
     before = draft.estimate.forecast
-    draft.take(proposal(0.9, confidence), 2, 5)
+    draft.take(proposal(0.9, confidence), 2)
     assert draft.offer is not None
     draft.judge(draft.offer, (1,))
     assert draft.estimate.forecast.first > before.first
@@ -161,7 +161,7 @@ def test_long_drafts_of_which_the_likely_half_is_verified_look_no_better_than_th
         chances = [rng.choice((0.9, 0.3)) for _ in range(8)]
         likely = next((place for place, chance in enumerate(chances) if chance < 0.5), 8)
         stands = next((place for place, chance in enumerate(chances) if rng.random() > chance), 8)
-        draft.take(proposal(*chances), 8, 5)
+        draft.take(proposal(*chances), 8)
         assert draft.offer is not None
         taken = draft.offer._replace(verified=draft.offer.block.first(likely))
         draft.judge(taken, (1,) * min(stands, likely + 1) + (2,))
@@ -170,12 +170,11 @@ def test_long_drafts_of_which_the_likely_half_is_verified_look_no_better_than_th
 
 
 def test_a_model_that_still_reads_is_not_taken_for_one_that_proposes_nothing():
-    reads, empty = an_own_draft(needs_kv=True), an_own_draft()
+    reads, empty = an_own_draft(), an_own_draft()
     for _ in range(20):
-        reads.take(proposal(unread=300), 4, 400)
-        empty.take(proposal(), 4, 400)
+        reads.take(proposal(unread=300), 4)
+        empty.take(proposal(), 4)
     assert reads.share.ratio == 1.0 and empty.share.ratio < 0.2
-    assert reads.read == 100
 
 
 def test_a_new_session_expects_as_many_drafts_as_the_others_of_its_tenant_had():
@@ -184,15 +183,15 @@ def test_a_new_session_expects_as_many_drafts_as_the_others_of_its_tenant_had():
     for _ in range(3):
         one = ServerDrafts(book.of("chats", ""))
         for _ in range(20):
-            one.take(proposal(), 4, 400)
+            one.take(proposal(), 4)
     assert ServerDrafts(book.of("chats", "")).share.ratio < 0.2
     assert ServerDrafts(book.of("others", "")).share.ratio == 1.0
 
 
 def test_chances_are_told_by_drafters_that_know_them():
     sure, silent = an_own_draft(), an_own_draft()
-    sure.take(proposal(0.5, 0.5), 2, 5)
-    silent.take(proposal(1.0, 1.0), 2, 5)
+    sure.take(proposal(0.5, 0.5), 2)
+    silent.take(proposal(1.0, 1.0), 2)
     assert sure.offer and silent.offer
     assert sure.offer.reach == pytest.approx((0.5, 0.25)) and silent.offer.reach == ()
 

@@ -130,7 +130,7 @@ BUSHY = (-1, 0, -1, 1, 0, 2, 3)  # the likeliest tokens first
 def own_tree(*parents: int) -> ServerDrafts:
     draft = ServerDrafts(DeviceBook().of("t", ""))
     tokens = tuple(DraftToken(10 + place, 0.5) for place in range(len(parents)))
-    draft.take(Proposal(DraftBlock(5, tokens, parents)), len(parents), 5)
+    draft.take(Proposal(DraftBlock(5, tokens, parents)), len(parents))
     return draft
 
 

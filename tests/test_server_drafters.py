@@ -95,7 +95,7 @@ def test_one_pass_of_a_draft_model_serves_all_sessions():
 
 
 async def test_text_that_sessions_share_is_read_once():
-    """The second session adopts the first one's KV blocks, and the draft model's KV in them."""
+    """The second session finds what the draft model computed for the first one."""
     model, prompt = engine(), list(range(1, 41))
     async with running(engine(), drafter=ServerModel(model), policy=FOUR) as network:
         await ask(network, prompt, NoneDrafter())
@@ -105,7 +105,7 @@ async def test_text_that_sessions_share_is_read_once():
 
 
 def test_short_memory_changes_no_text():
-    """Sessions take each other's KV blocks, and the draft model's KV with them."""
+    """Sessions take each other's KV blocks, and have too few for drafts."""
     prompts = [[id, 2, 3] for id in range(1, 5)]
     drafter, target = ServerModel(FakeEngine(num_blocks=20)), FakeEngine(num_blocks=20)
     assert counted(drafter, target, prompts)[0] == [tuple(continuation(prompt, 40)) for prompt in prompts]
@@ -239,28 +239,26 @@ class Held(ServerDrafter):
     """Drafts nothing, and ends when it is told to."""
 
     def __init__(self) -> None:
-        self.begun, self.go_on, self.blank = threading.Event(), threading.Event(), list[int]()
+        self.begun, self.go_on = threading.Event(), threading.Event()
 
     def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
         self.begun.set()
         assert self.go_on.wait(60)
         return [ask.chain(()) for ask in asks]
 
-    def forget_blocks(self, blocks: Sequence[int]) -> None:
-        self.blank += blocks
-
 
 async def test_a_verdict_leaves_before_the_server_drafts():
     """And KV blocks that come free meanwhile are told to nobody until the drafter has ended: it may write in them."""
-    drafter = Held()
-    async with running(engine(), drafter=drafter, policy=FOUR) as network:
+    drafter, target, blank = Held(), engine(), list[int]()
+    target.forget = blank.extend
+    async with running(target, drafter=drafter, policy=FOUR) as network:
         asking = asyncio.ensure_future(ask(network, PROMPT, NoneDrafter()))
         await until(drafter.begun.is_set)
         [session] = network.manager.loop.machine.sessions.values()
         await until(lambda: not len(session.outbox))
         assert tuple(session.sequence.tokens) == (*PROMPT, EXPECTED[0])
         network.manager.loop.remove(session)
-        assert not session.sequence.memory.blocks and not drafter.blank
+        assert not session.sequence.memory.blocks and not blank
         drafter.go_on.set()
-        await until(lambda: drafter.blank)
+        await until(lambda: blank)
         await cancelled(asking)

@@ -95,7 +95,7 @@ class Server:
 
     @property
     def sessions_that_fit(self) -> int:
-        """Sessions of the fleet whose KV, that of a draft included, is on the accelerator at the same time."""
+        """Sessions of the fleet whose KV is on the accelerator at the same time, beside a draft's weights."""
         return max(0, sessions_beside(self.cost, self.context, self.draft_cost) - self.others)
 
 

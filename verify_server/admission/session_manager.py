@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -304,7 +304,7 @@ class SessionManager:
                 self.loop.machine.target.memory.place(tenant, kv_tokens, content),
             ),
             terms=self._terms(message, served),
-            sources=self._sources(message, tenant, served.rule, riders),
+            sources=self._sources(message, tenant, served.rule, riders, content),
             riders=riders,
             timing=SessionTiming(self._pace(message, tenant)),
         )
@@ -358,9 +358,14 @@ class SessionManager:
         )
 
     def _sources(
-        self, message: Open, tenant: str, rule: AcceptanceRule, riders: tuple[Rider, ...]
+        self,
+        message: Open,
+        tenant: str,
+        rule: AcceptanceRule,
+        riders: tuple[Rider, ...],
+        content: Mapping[int, int],
     ) -> DraftSources:
-        """Who drafts for a new session."""
+        """Who drafts for a new session; `content`: of its text, see `BlockTable`."""
         quota, record = self._quotas.of(tenant), self.records.of(tenant, message.device)
         budget = DraftBudget(quota, record, MIN_ACCEPTANCE, riders=riders)
         device = DeviceDrafts(self.devices.of(tenant, message.device), budget)
@@ -368,7 +373,7 @@ class SessionManager:
         # A rule with `draft_probs` must know what tokens are drawn from; a loose one lets tokens of a draft stand, and
         # who asks for it means the device's model.
         if stage is not None and rule.lossless and not rule.draft_probs:
-            server = stage.source(self._drafters.of(tenant, ""), DraftBudget(riders=riders))
+            server = stage.source(self._drafters.of(tenant, ""), DraftBudget(riders=riders), tenant, content)
         return DraftSources(self._limits_under(rule), device, server)
 
 

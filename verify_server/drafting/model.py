@@ -1,22 +1,22 @@
-"""A small model of the same vocabulary beside the target: it drafts for all sessions at once, in the target's blocks.
+"""A small model of the same vocabulary beside the target: it drafts for all sessions at once.
 
-Its KV is a second memory over the same block numbers. It draws with each session's own noise, so that at every
+Its KV takes no memory from users (verify_server/kv/guests.py). It draws with each session's own noise, so that at every
 temperature it proposes what the target is likely to draw (opensled/core/noise.py).
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from opensled.core.errors import NonFiniteLogits, UsageError, VocabularyMismatch
 from opensled.core.messages import DraftBlock, DraftToken
 from opensled.models.model_pairs import pair_of
 from opensled.models.store import is_here
-from verify_server.drafting.written_kv import WrittenKV
 from verify_server.engine.base import SampleRequest, Scores, Segment, TargetEngine
+from verify_server.kv.blocks import BlockPool
+from verify_server.kv.guests import GuestPool
 from verify_server.options.registries import ENGINES
 from verify_server.options.serve_config import ServeConfig
 from verify_server.round.drafter import Ask, Proposal, ServerDrafter
@@ -60,71 +60,36 @@ class _Draft:
         return SampleRequest([row], ask.params, ask.key, position, emitted=emitted and [emitted])
 
 
-class ReadKV(Protocol):
-    """Which tokens' KV the engine of a drafter has in which block; see `WrittenKV`."""
-
-    def count_computed(self, ask: Ask) -> int:
-        """Positions of a session's text whose KV is there; not the last one."""
-
-    def write(self, ask: Ask, start: int, fed: Sequence[int]) -> None:
-        """From position `start` of the text on, its blocks hold the ids `fed`."""
-
-    def free(self, block: int) -> None:
-        """Its content is lost."""
-
-    def forget(self, session: int) -> None:
-        """The session is over."""
-
-
 class ServerModel(ServerDrafter):
-    """`opensled serve --server-drafter model --draft-model M`; `engine` has at least the target's KV blocks.
-
-    `shared`: what it has read for one session of a tenant it need not read for another one. `kv`: what it has read
-    where that is not its own to keep.
-    """
+    """`opensled serve --server-drafter model --draft-model M`."""
 
     needs_kv: ClassVar[bool] = True
 
-    def __init__(self, engine: TargetEngine, shared: bool = True, kv: ReadKV | None = None) -> None:
-        self._engine, info = engine, engine.info
-        self._kv, self._reach = kv or WrittenKV(info.block_size, shared), info.context_length
-        self._ends = frozenset(info.eos_ids)
-        # Where an engine keeps what is in blocks that are given back, a session that gets them again finds it.
-        self._loses = type(engine).forget is not TargetEngine.forget
-        self._free: deque[int] = deque()  # blocks given back since the last step
+    def __init__(self, engine: TargetEngine, shared: bool = True) -> None:
+        """`shared`: what it has read for one session of a tenant it need not read for another one."""
+        self._engine, self._shared = engine, shared
+        self._reach, self._ends = engine.info.context_length, frozenset(engine.info.eos_ids)
+        self._per_block = engine.info.lodged or 1  # blocks of the engine in one of the pool
+
+    def lodge(self, host: BlockPool) -> GuestPool | None:
+        """See `ServerDrafter`."""
+        engine, info = self._engine, self._engine.info
+        size, own = self._per_block * info.block_size, 0 if info.lodged else info.num_blocks
+        return GuestPool(host, size, own, self._shared, engine.forget, engine.rest)
 
     def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
-        while self._free:
-            self._kv.free(self._free.popleft())
         drafts = [self._begin(ask) for ask in asks]
-        try:
-            growing = self._read([draft for draft in drafts if draft.most > 0])
-            while growing := [draft for draft in growing if self._goes_on(draft)]:
-                growing = self._grow(growing, [draft.segment(draft.ids[-1:]) for draft in growing])
-        except Exception:
-            for ask in asks:  # it is unknown what was computed
-                self._lose(ask.blocks)
-            raise
-        for draft in drafts:
-            self._kv.write(draft.ask, draft.start, draft.fed)
+        growing = self._read([draft for draft in drafts if draft.most > 0])
+        while growing := [draft for draft in growing if self._goes_on(draft)]:
+            growing = self._grow(growing, [draft.segment(draft.ids[-1:]) for draft in growing])
         return [draft.proposal() for draft in drafts]
-
-    def forget(self, session: int) -> None:
-        self._kv.forget(session)
-
-    def forget_blocks(self, blocks: Sequence[int]) -> None:
-        self._engine.forget(blocks)
-        if self._loses:
-            self._free.extend(blocks)
-
-    def _lose(self, blocks: Sequence[int]) -> None:
-        for block in blocks:
-            self._kv.free(block)
 
     def _begin(self, ask: Ask) -> _Draft:
         """The last token of a draft is never computed, so it needs no KV."""
-        reach = min(self._reach, len(ask.blocks) * self._engine.info.block_size)
-        return _Draft(ask, self._kv.count_computed(ask), min(ask.most, reach - ask.length + 1))
+        share = self._per_block
+        blocks = tuple([block * share + part for block in ask.blocks for part in range(share)])
+        reach = min(self._reach, len(blocks) * self._engine.info.block_size)
+        return _Draft(ask._replace(blocks=blocks), ask.computed, min(ask.most, reach - ask.length + 1))
 
     def _goes_on(self, draft: _Draft) -> bool:
         return len(draft.ids) < draft.most and draft.ids[-1] not in self._ends
@@ -169,15 +134,13 @@ def load(config: ServeConfig, target: ServedModel) -> ServerModel:
     info = target.engine.info
     positions = info.num_blocks * info.block_size
     draft: ServedModel = ENGINES.get("auto")(
-        replace(config, model=name, numerics="fast", kv_tokens=positions, context=0)
+        replace(config, model=name, numerics="fast", kv_tokens=positions, context=0), target.engine
     )
     if draft.text.fingerprint != target.text.fingerprint:
         raise VocabularyMismatch(
             f"the draft model {name!r} has another vocabulary than the target {target.model_id!r}; choose another "
             "--draft-model"
         )
-    if draft.engine.info.num_blocks < info.num_blocks or draft.engine.info.block_size != info.block_size:
-        raise UsageError(f"engine {draft.engine.info.runtime} has no room for the KV of a draft model")
     return ServerModel(draft.engine, config.prefix_cache)
 
 

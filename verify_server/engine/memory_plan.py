@@ -75,10 +75,11 @@ class MemoryPlan(NamedTuple):
 
     def describe(self) -> str:
         """One line."""
+        kv = f", KV {gib(self.kv)} for {self.kv_tokens:,} tokens" if self.demand.kv_token else ""
         graphs = f", graphs {gib(self.demand.graphs)}" if self.demand.graphs else ""
         return (
-            f"memory on {self.supply.device}: weights {gib(self.demand.weights)}, KV {gib(self.kv)} for "
-            f"{self.kv_tokens:,} tokens{graphs}, to compute in {gib(self.demand.scratch)}; "
+            f"memory on {self.supply.device}: weights {gib(self.demand.weights)}{kv}{graphs}, "
+            f"to compute in {gib(self.demand.scratch)}; "
             f"{gib(self.supply.free)} are free"
         )
 

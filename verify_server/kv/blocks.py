@@ -4,8 +4,8 @@
 
 Full blocks of committed tokens can be found by their content (verify_server/kv/prefix.py); their holders are all
 sessions whose text begins with it. Such a block is never written again; a session writes only in blocks that no other
-one holds. A block without holders stays findable until its memory is needed: blank blocks are taken first, then the
-least recently used.
+one holds. A block without holders stays findable until its memory is needed: blank blocks are taken first, then those
+that are lent to a draft model (guests.py), then the least recently used.
 """
 
 from __future__ import annotations
@@ -52,15 +52,17 @@ class BlockPool:
         self._shared = 0  # blocks with several holders
         self._held: Counter[str] = Counter()  # blocks by tenant; a block's holders are all one tenant's
         self._kept: list[int] | None = None  # blank, but nobody may take them yet; see `keep_freed`
+        self.lent = 0  # blocks at a draft model, which are free to all others
+        self.reclaim: Callable[[], int] = self._evict  # the draft model gives one of them back
 
     @property
     def num_free(self) -> int:
-        """Blocks without holders, findable ones included."""
-        return len(self._unused) + len(self._cached)
+        """Blocks without holders, findable and lent ones included."""
+        return len(self._unused) + self.lent + len(self._cached)
 
     def states(self) -> dict[str, int]:
         """All blocks, each counted once: blank, free and findable, held by one session, held by several."""
-        free, cached = len(self._unused) + len(self._kept or ()), len(self._cached)
+        free, cached = len(self._unused) + self.lent + len(self._kept or ()), len(self._cached)
         used = self.num_blocks - free - cached - self._shared
         return {"free": free, "cached": cached, "used": used, "shared": self._shared}
 
@@ -83,10 +85,26 @@ class BlockPool:
         """Take `count` free blocks; takes none if it raises OutOfBlocks."""
         if count > self.num_free:
             raise OutOfBlocks(f"{count} KV blocks wanted, {self.num_free} free")
-        blocks = [self._unused.pop() if self._unused else self._evict() for _ in range(count)]
+        blocks = [self._blank_one() for _ in range(count)]
         for block in blocks:
             self._holders[block] = 1
         self._held[tenant] += count
+        return blocks
+
+    def _blank_one(self) -> int:
+        """A draft model loses its KV before anything that can be found is lost."""
+        if self._unused:
+            return self._unused.pop()
+        if not self.lent:
+            return self._evict()
+        self.lent -= 1
+        return self.reclaim()
+
+    def lend(self, count: int, findable: bool) -> list[int]:
+        """Up to `count` blocks for a draft model, which `reclaim` gives back: blank ones, or `findable` ones too."""
+        most = len(self._unused) + findable * len(self._cached)
+        blocks = [self._unused.pop() if self._unused else self._evict() for _ in range(min(count, most))]
+        self.lent += len(blocks)
         return blocks
 
     def share(self, block: int, tenant: str) -> None:

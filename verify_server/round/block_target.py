@@ -39,8 +39,10 @@ class BlockTarget(Target):
         self.engine, self.drafting = engine, drafting
         self.facts = info = engine.info
         key = (prefix_key or secrets.token_bytes(32)) if prefix_cache and info.shares_blocks else b""
-        self.pool = BlockPool(info.num_blocks, info.block_size, self._forget_blocks, key, engine.rest)
+        self.pool = BlockPool(info.num_blocks, info.block_size, engine.forget, key, engine.rest)
         self.memory = BlockMemory(self.pool)
+        if drafting is not None:
+            drafting.lodge(self.pool)
         self._left_out: frozenset[int] = frozenset()  # of the latest step: first in the next one
 
     def refresh(self, sessions: Mapping[int, Session]) -> None:
@@ -83,9 +85,3 @@ class BlockTarget(Target):
         """See `Target`."""
         super().forget(session)
         session.forget_kv()
-
-    def _forget_blocks(self, blocks: Sequence[int]) -> None:
-        """The content of these KV blocks is not needed any more."""
-        self.engine.forget(blocks)
-        if self.drafting is not None:
-            self.drafting.forget_blocks(blocks)

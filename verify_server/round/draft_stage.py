@@ -11,7 +11,7 @@ import logging
 import operator
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -19,9 +19,13 @@ from hw_profiles.drafting_cost import DraftingCostModel
 from hw_profiles.step_cost import DraftingCost, StepCost
 from opensled.core.messages import DraftBlock, DraftToken
 from scheduler.estimates import DraftEstimate, Forecast
+from verify_server.kv.blocks import BlockPool
+from verify_server.kv.guests import GuestPool
+from verify_server.kv.memory import NOTHING
 from verify_server.round.budget import DraftBudget
 from verify_server.round.drafter import Ask, Proposal, ServerDrafter
 from verify_server.round.server_source import ServerDrafts
+from verify_server.round.session import Session
 from verify_server.round.step_item import StepItem
 
 log = logging.getLogger(__name__)
@@ -35,12 +39,18 @@ READS = 8  # tokens of text that a draft model is assumed to read in such a pass
 
 
 def ask_of(item: StepItem) -> Ask | None:
-    """The request of one session after its step is committed; None = none, for example because it has ended."""
+    """The request of one session after its step is committed; None = none, for example because it has ended, or
+    because there is no room for the KV of a draft model."""
     session, sequence, terms = item.session, item.session.sequence, item.session.terms
-    limits = session.sources.limits
+    limits, server = session.sources.limits, session.sources.server
     most = min(item.ask, sequence.useful)
     if most <= 0 or sequence.finish_reason or session.closed or session.failed:
         return None
+    blocks, computed = item.blocks, 0
+    if server.kv is not None:
+        blocks, computed = server.kv.prepare(sequence.tokens, sequence.confirmed, most)
+        if not blocks:
+            return None
     ask = Ask(
         session.id,
         session.tenant,
@@ -48,8 +58,8 @@ def ask_of(item: StepItem) -> Ask | None:
         most,
         terms.params,
         terms.key,
-        item.blocks,
-        content=sequence.memory.content,
+        blocks,
+        computed=computed,
         max_of_tree=0 if limits.tree_reads else min(limits.max_tree, WAYS * most),
     )
     for rider in session.riders:
@@ -85,40 +95,57 @@ class DraftStage:
         self.name = name
         self._drafter, self._vocab_size, self._clock = drafter, vocab_size, clock
         self._over: deque[int] = deque()  # sessions that are over
-
-    @property
-    def needs_kv(self) -> bool:
-        """Whether sessions that ask hold KV blocks for the positions of their draft, too."""
-        return self._drafter.needs_kv
+        self._guests: GuestPool | None = None
 
     @property
     def guess(self) -> Forecast:
         """See `ServerDrafter`."""
         return self._drafter.guess
 
-    def source(self, estimate: DraftEstimate, budget: DraftBudget | None = None) -> ServerDrafts:
-        """What it drafts for one session."""
-        return ServerDrafts(estimate, self._drafter.needs_kv, self._drafter.reads_blocks, budget)
+    def lodge(self, host: BlockPool) -> None:
+        """The target has the KV blocks of `host`; see `ServerDrafter`."""
+        self._guests = self._drafter.lodge(host)
+
+    def source(
+        self,
+        estimate: DraftEstimate,
+        budget: DraftBudget | None = None,
+        tenant: str = "",
+        content: Mapping[int, int] = NOTHING,
+    ) -> ServerDrafts:
+        """What it drafts for one session of a tenant; `content`: of its text, see `BlockTable`."""
+        kv = self._guests.place(tenant, content) if self._guests is not None else None
+        return ServerDrafts(estimate, self._drafter.needs_kv, self._drafter.reads_blocks, budget, kv)
 
     def first_cost(self, target: StepCost) -> DraftingCost:
         """The assumed cost of the drafter before the first step; `target`: cost of the target's steps."""
         step_s = target.verify_s(1, 0, 1)
-        if self.needs_kv and self._drafter.reads_blocks:
+        needs_kv = self._drafter.needs_kv
+        if needs_kv and self._drafter.reads_blocks:
             return DraftingCost(EXIT_GUESS * step_s, 0.0, 0.0)
         if self._drafter.reads_blocks:
             return DraftingCost(HEAD_GUESS * step_s, 0.0, 0.0, max_passes=1)
-        return DraftingCost(GUESS * step_s, 0.0, GUESS * step_s / READS) if self.needs_kv else DraftingCost()
+        return DraftingCost(GUESS * step_s, 0.0, GUESS * step_s / READS) if needs_kv else DraftingCost()
 
-    def forget(self, session: int) -> None:
-        """The session is over. Called from any thread."""
-        self._over.append(session)
+    def asks(self, items: Iterable[StepItem]) -> list[Ask]:
+        """The requests after a committed step."""
+        asks = [ask for ask in map(ask_of, items) if ask is not None]
+        if asks and self._guests is not None:
+            self._guests.keep_freed()  # it writes there until `settle`
+        return asks
 
-    def forget_blocks(self, blocks: Sequence[int]) -> None:
-        """See `ServerDrafter`."""
-        try:
-            self._drafter.forget_blocks(blocks)
-        except Exception:
-            log.exception("the server's drafter failed when %d KV blocks were given back", len(blocks))
+    def settle(self) -> None:
+        """It has drafted after the step, if it was asked at all."""
+        self._forget()
+        if self._guests is not None:
+            self._guests.release_freed()
+
+    def forget(self, session: Session) -> None:
+        """The session is over."""
+        self._over.append(session.id)
+        server = session.sources.server
+        if server is not None and server.kv is not None:
+            server.kv.clear()
 
     def run(self, asks: Sequence[Ask]) -> OwnDrafts:
         """Drafts for `asks`; none after an error."""

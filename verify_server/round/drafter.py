@@ -7,13 +7,15 @@ the text. The engine's thread calls the drafter when the step is committed and i
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import ClassVar, NamedTuple
 
 from opensled.core.messages import DraftBlock, DraftToken, SamplingParams
 from opensled.core.penalties import Emitted, TokenCounts
 from scheduler.estimates import GUESS, Forecast
+from verify_server.kv.blocks import BlockPool
+from verify_server.kv.guests import GuestPool
 
 
 class Ask(NamedTuple):
@@ -25,11 +27,11 @@ class Ask(NamedTuple):
     most: int  # tokens of the draft, if it is a chain
     params: SamplingParams
     key: bytes  # noise key
-    # KV blocks that the session holds; for the draft's positions, too, if the drafter needs that and memory allows
+    # KV blocks: the session's, or those of a draft model; for the draft's positions, too, if it computes there and
+    # memory allows
     blocks: tuple[int, ...] = ()
     emitted: TokenCounts | None = None  # the answer so far; None = there are no penalties
-    # For positions of pictures, a number for their content: the placeholder ids are the same in every text
-    content: Mapping[int, int] = {}
+    computed: int = 0  # positions of the text that the draft model has computed in its blocks
     max_of_tree: int = 0  # maximum size of a draft tree, in tokens; 0 = the draft must be a chain
 
     @property
@@ -58,7 +60,7 @@ class Proposal(NamedTuple):
 class ServerDrafter(ABC):
     """Drafts for all sessions of a server. It keeps the state of each session until `forget`."""
 
-    needs_kv: ClassVar[bool] = False  # it computes its own KV in the blocks of the sessions
+    needs_kv: ClassVar[bool] = False  # it computes KV, in guests or in the blocks of the sessions
     reads_blocks: ClassVar[bool] = False  # it reads further data in the blocks of the sessions
     guess: Forecast = GUESS  # forecast before the first draft
 
@@ -69,5 +71,6 @@ class ServerDrafter(ABC):
     def forget(self, session: int) -> None:  # noqa: B027
         """The session is over."""
 
-    def forget_blocks(self, blocks: Sequence[int]) -> None:  # noqa: B027
-        """These KV blocks belong to no session any more. Called from any thread, also while it drafts."""
+    def lodge(self, host: BlockPool) -> GuestPool | None:
+        """Its KV blocks beside a target with the blocks of `host`; None = it computes none of its own."""
+        return None

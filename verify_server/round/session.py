@@ -213,7 +213,7 @@ class Session:
     def take_own(self, proposal: Proposal, asked: int) -> None:
         """The server has drafted for it; see `ServerDrafts.take`."""
         if self.sources.server is not None:
-            self.sources.server.take(proposal, asked, len(self.sequence))
+            self.sources.server.take(proposal, asked)
             self._view = None
 
     def limit_slice(self, piece: Slice) -> Slice:

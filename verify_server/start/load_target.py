@@ -13,6 +13,7 @@ from opensled.models.store import has_file, is_hub_id, missing, model_file, mode
 from opensled.process import distribution
 from opensled.process.load_thread import in_thread_that_ends
 from opensled.process.logs import tell, tell_long
+from verify_server.engine.base import TargetEngine
 from verify_server.options.serve_config import ServeConfig
 from verify_server.round.loaded_model import ServedModel, TextCodec, model_id_of
 from verify_server.text.hf_text import HFText
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
 NEEDED = {"torch": "torch", "llamacpp": "llama_cpp"}
 
 
-def load(config: ServeConfig) -> ServedModel:
-    """By the engine that suits the model's files, or by the other one if only that is installed."""
+def load(config: ServeConfig, host: TargetEngine | None = None) -> ServedModel:
+    """By the engine that suits the model's files, or by the other one if only that is installed; `host`: the target of
+    a draft model."""
     gguf = _is_gguf(config.model)
     wanted = ("llamacpp", "torch") if gguf else ("torch", "llamacpp")
     engine = next((name for name in wanted if find_spec(NEEDED[name])), wanted[0])
@@ -36,7 +38,7 @@ def load(config: ServeConfig) -> ServedModel:
         _gguf_file(config.model)
     if gguf or engine != wanted[0]:
         tell(f"engine {engine} serves {config.model}; --engine chooses another")
-    return load_llamacpp(config) if engine == "llamacpp" else load_torch(config)
+    return load_llamacpp(config, host) if engine == "llamacpp" else load_torch(config, host)
 
 
 def _is_gguf(model: str) -> bool:
@@ -59,8 +61,8 @@ def _tell_loading(config: ServeConfig) -> None:
     tell(f"loading {config.model}")
 
 
-def load_torch(config: ServeConfig) -> ServedModel:
-    """A Hugging Face decoder or a GGUF file: a known name, a path, or a hub id."""
+def load_torch(config: ServeConfig, host: TargetEngine | None = None) -> ServedModel:
+    """A Hugging Face decoder or a GGUF file: a known name, a path, or a hub id. `host`: see `torch_engine.load`."""
     _tell_loading(config)
     if config.gpu_layers >= 0:
         raise UsageError("--gpu-layers is for --engine llamacpp; engine torch has --device")
@@ -87,6 +89,7 @@ def load_torch(config: ServeConfig) -> ServedModel:
         graphs=config.graphs,
         threads=config.threads,
         eos_ids=text.eos_ids,
+        host=host,
     )
     return ServedModel(model_id_of(name), engine, text)
 
@@ -100,8 +103,11 @@ def _gguf_text(path: Path) -> TextCodec:
     return text
 
 
-def load_llamacpp(config: ServeConfig) -> ServedModel:
-    """A GGUF file, alone or in a folder: a bundled name or a path. Raises UsageError, NotFound, UnsupportedModel."""
+def load_llamacpp(config: ServeConfig, host: TargetEngine | None = None) -> ServedModel:
+    """A GGUF file, alone or in a folder: a bundled name or a path; `host`: the target of a draft model.
+
+    Raises UsageError, NotFound, UnsupportedModel.
+    """
     _tell_loading(config)
     from verify_server.text.gguf_text import GgufText
 
@@ -119,6 +125,7 @@ def load_llamacpp(config: ServeConfig) -> ServedModel:
         kv_tokens=config.kv_tokens,
         context=config.context,
         eos_ids=text.eos_ids,
+        beside=host is not None,
     )
     return ServedModel(model_id_of(config.model), engine, text)
 

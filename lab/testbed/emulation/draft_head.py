@@ -213,8 +213,11 @@ class HeadCost:
 DraftCost = TargetCost | HeadCost  # of what drafts on the target's accelerator
 
 
-def sessions_beside(cost: TargetCost, context: int, draft: DraftCost | None) -> int:
-    """Sessions of `context` positions that fit where a draft's weights and KV take their part of the memory."""
-    models = (cost, draft) if draft else (cost,)
-    weights, kv = sum(one.weight_bytes for one in models), sum(one.kv_bytes for one in models)
+def sessions_beside(cost: TargetCost, context: int, draft: DraftCost | None, reserved: bool = False) -> int:
+    """Sessions of `context` positions that fit beside a draft's weights. A head's context takes its part of the memory
+    as well; the KV of a draft model does where it is `reserved` for each session, else it is a guest."""
+    weights, kv = cost.weight_bytes, cost.kv_bytes
+    if draft is not None:
+        weights += draft.weight_bytes
+        kv += draft.kv_bytes if reserved or isinstance(draft, HeadCost) else 0
     return max(0, int((cost.room_bytes - weights) / kv)) // max(1, context)

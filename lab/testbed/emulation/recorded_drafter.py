@@ -4,7 +4,8 @@
                    --server-drafter lab.testbed.emulation.recorded_drafter:load
 
 What it reads, and how many passes that takes, follows `verify_server.drafting.model`: it reads what is new of each
-text, of long ones a piece in each step, and drafts one token of every session in each pass.
+text, of long ones a piece in each step, and drafts one token of every session in each pass. One block of its memory has
+room for any text.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from lab.testbed.emulation.recorded_texts import RecordedTexts
 from lab.testbed.emulation.step_law import StepLaw, StepPiece
 from lab.testbed.traces import ItemTrace, read_traces
 from opensled.core.messages import DraftBlock, DraftToken
-from opensled.core.protocol import common_prefix
 from verify_server.drafting.model import NEAR, READ
+from verify_server.kv.blocks import BlockPool
+from verify_server.kv.guests import GuestPool
+from verify_server.kv.memory import ENDLESS
 from verify_server.options.serve_config import ServeConfig
 from verify_server.round.drafter import Ask, Proposal, ServerDrafter
 from verify_server.round.loaded_model import ServedModel
@@ -45,47 +48,31 @@ def drafter_of(
 
 
 @dataclass
-class _Text:
-    """What the draft model has in its KV of one session."""
-
-    trace: ItemTrace
-    start: int = 0  # tokens of the text that stay whatever comes,
-    fed: tuple[int, ...] = ()  # and the ids computed behind them
-
-    def computed(self, ask: Ask) -> int:
-        """Positions of the text whose KV is there; the last one is computed anew."""
-        return min(self.start + common_prefix(self.fed, ask.tokens[self.start :]), ask.length - 1)
-
-
-@dataclass
 class _Draft:
     """One session's draft as it grows."""
 
     ask: Ask
-    text: _Text
-    start: int  # tokens of the text that were read before,
-    read: int  # and those that are read now
+    trace: ItemTrace
+    read: int  # tokens of the text that are read now
     ids: list[int] = field(default_factory=list)
 
     @property
-    def is_read(self) -> bool:
-        return self.start + self.read == self.ask.length
+    def stop(self) -> int:
+        """Tokens of the text that are read then."""
+        return self.ask.computed + self.read
 
     def grow(self) -> bool:
         """One more token, where it is asked for and recorded; whether a pass for the next one is due."""
-        trace = self.text.trace
-        found = trace.proposed(self.ask.length - len(trace.prompt_ids), len(self.ids))
+        found = self.trace.proposed(self.ask.length - len(self.trace.prompt_ids), len(self.ids))
         if found is None:
             return False
         self.ids.append(found[0])
         return len(self.ids) < self.ask.most
 
     def end(self) -> Proposal:
-        """What came of it. The last token of a draft is never computed."""
-        new = self.ask.tokens[self.start : self.start + self.read]
-        self.text.start, self.text.fed = self.start, (*new, *self.ids[:-1])
-        unread = self.ask.length - self.start - self.read
-        return Proposal(DraftBlock(self.ask.length, tuple(map(DraftToken, self.ids))), self.read, unread)
+        """What came of it."""
+        length = self.ask.length
+        return Proposal(DraftBlock(length, tuple(map(DraftToken, self.ids))), self.read, length - self.stop)
 
 
 class RecordedDrafter(ServerDrafter):
@@ -97,20 +84,24 @@ class RecordedDrafter(ServerDrafter):
         """`spend`: lets seconds of the law pass."""
         self._law, self._spend = law, spend
         self._recorded = RecordedTexts(items)
-        self._texts: dict[int, _Text] = {}  # by session
+        self._traces: dict[int, ItemTrace] = {}  # by session
+
+    def lodge(self, host: BlockPool) -> GuestPool:
+        """See `ServerDrafter`."""
+        return GuestPool(host, ENDLESS)
 
     def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
         """See `ServerDrafter`; raises AssertionError for a text that was not recorded."""
         drafts = self._begun(asks)
-        growing = [draft for draft in drafts if draft.is_read]
-        seconds = self._pass_s([StepPiece(each.read, each.start + each.read) for each in drafts if each.read])
+        growing = [draft for draft in drafts if draft.stop == draft.ask.length]
+        seconds = self._pass_s([StepPiece(each.read, each.stop) for each in drafts if each.read])
         while growing := [draft for draft in growing if draft.grow()]:
             seconds += self._pass_s([StepPiece(1, each.ask.length + len(each.ids)) for each in growing])
         self._spend(seconds)
         return [draft.end() for draft in drafts]
 
     def forget(self, session: int) -> None:
-        self._texts.pop(session, None)
+        self._traces.pop(session, None)
 
     def _pass_s(self, pieces: Sequence[StepPiece]) -> float:
         return self._law.pass_s(pieces) if pieces else 0.0
@@ -119,15 +110,10 @@ class RecordedDrafter(ServerDrafter):
         """What is read of each text in the first pass."""
         left, drafts = READ, []
         for ask in asks:
-            text = self._text(ask)
-            start = text.computed(ask)
-            unread = ask.length - start
+            if ask.session not in self._traces:
+                self._traces[ask.session] = self._recorded.find(ask)
+            unread = ask.length - ask.computed
             read = unread if unread <= NEAR else min(unread, left)
             left -= read if unread > NEAR else 0
-            drafts.append(_Draft(ask, text, start, read))
+            drafts.append(_Draft(ask, self._traces[ask.session], read))
         return drafts
-
-    def _text(self, ask: Ask) -> _Text:
-        if ask.session not in self._texts:
-            self._texts[ask.session] = _Text(self._recorded.find(ask))
-        return self._texts[ask.session]

@@ -13,7 +13,7 @@ from math import ceil, floor, inf
 
 from hw_profiles.profiles import DraftSpeed, LinkProfile
 from hw_profiles.step_cost import HardwareProfile, TargetCost
-from lab.testbed.baselines import DRAFT_BESIDE
+from lab.testbed.baselines import DRAFT_BESIDE, SERVER_SD
 from lab.testbed.emulation.draft_head import DraftCost, sessions_beside
 from lab.testbed.planner.acceptance import LENGTHS, DraftWorth
 from lab.testbed.planner.trip import mean_s, slowest_s
@@ -203,6 +203,7 @@ def best(setting: Setting, mode: str, pace: float, lengths: Sequence[int] = LENG
 
 
 def kv_fits(setting: Setting, mode: str) -> int:
-    """Sessions whose KV fits; a draft beside the target takes room for its weights and its own KV."""
+    """Sessions whose KV fits; a draft beside the target takes room for its weights, and for its own KV in the mode in
+    which it drafts for all of them."""
     draft = setting.draft_cost if mode in DRAFT_BESIDE else None
-    return sessions_beside(setting.cost, setting.reserved, draft)
+    return sessions_beside(setting.cost, setting.reserved, draft, reserved=mode == SERVER_SD)

@@ -88,7 +88,7 @@ class Site:
         """Sessions whose KV is on the server's accelerator at the same time."""
         beside = {(DRAFT, CLOUD): self.draft, (MIDDLE, CLOUD): self.middle}
         size = next((size for drafter, size in beside.items() if drafter in path), "")
-        return sessions_beside(self.server, self.context, _draft_shape(size, self.server))
+        return sessions_beside(self.server, self.context, _draft_shape(size, self.server), reserved=True)
 
     @property
     def middle(self) -> str:

@@ -1,7 +1,7 @@
 """Who may draft for a target: what each way gives a user, by simulation, and how many users it holds, by the law.
 
 In all ways policy `goodput` decides, for each user and step, whether a draft is worth its time. So a way is never worse
-by much than the server alone; where it is, its drafts cost time to try, or memory.
+by much than the server alone; where it is, its drafts cost time to try, or its weights memory.
 """
 
 from collections.abc import Mapping
@@ -81,7 +81,7 @@ def places(setting: Setting, way: str) -> int:
     """Users whose KV fits; 0 where the draft has no profile beside the target."""
     if way in BESIDE and setting.draft_cost is None:
         return 0
-    return kv_fits(setting, SERVER_SD if way in BESIDE else "centralized")
+    return kv_fits(setting, _BASELINES[way])
 
 
 def held(setting: Setting, pace: float) -> dict[str, Capacity]:
@@ -101,5 +101,5 @@ def _more(simple: Capacity, other: Capacity) -> Capacity:
 
 def _beside(setting: Setting, found: Capacity) -> Capacity:
     """The same with a draft in memory that is not used."""
-    fits = kv_fits(setting, SERVER_SD)
+    fits = kv_fits(setting, _BASELINES[SERVER])
     return replace(found, users=min(found.users, fits), kv_fits=fits)

@@ -1,9 +1,10 @@
 """The simulated server: the product's sessions and policies, steps as long as the profiles say.
 
-What the target says is recorded (sequences.py). There is no KV memory and no thread.
+What the target says is recorded (sequences.py). Each session holds one place of the KV memory; what is left is for the
+guests of a draft model. There is no thread.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any, Protocol
@@ -18,9 +19,10 @@ from lab.testbed.simulated.server_drafter import VOCABULARY, SimulatedDrafter
 from opensled.core.errors import OpenSledError
 from opensled.core.messages import Draft, Limits, Prefill, SamplingParams, ServerMessage
 from scheduler.estimates import DeviceBook
-from scheduler.plan import SchedulingPolicy
+from scheduler.plan import SchedulingPolicy, Slice
 from verify_server.admission.session_manager import SessionLimits
 from verify_server.engine.base import EngineInfo
+from verify_server.kv.blocks import BlockPool
 from verify_server.kv.memory import ENDLESS, TargetMemory
 from verify_server.round.budget import MIN_ACCEPTANCE, DraftBudget, DraftRecords
 from verify_server.round.device_source import DeviceDrafts
@@ -32,7 +34,7 @@ from verify_server.round.session import Session
 from verify_server.round.session_timing import SessionTiming
 from verify_server.round.sources import DraftSources
 from verify_server.round.step_item import StepItem
-from verify_server.round.target import Target
+from verify_server.round.target import FittedStep, Target
 from verify_server.round.terms import Terms
 from verify_server.rules.decide import Outcome
 from verify_server.rules.match import Match
@@ -65,12 +67,28 @@ class Overhead:
 
 
 class RecordedTarget(Target):
-    """What it says is recorded, and its memory has no end."""
+    """What it says is recorded, and a session never outgrows its place."""
 
     facts = EngineInfo("recorded", VOCABULARY, ENDLESS, (), "fast", "", "simulated", 0, 1)
 
-    def __init__(self, drafting: DraftStage | None) -> None:
-        self.drafting, self.memory = drafting, TargetMemory()
+    def __init__(self, drafting: DraftStage | None, places: int, guests: int) -> None:
+        """`guests`: see `StepLaw`."""
+        self.drafting, self.memory, self._guests = drafting, TargetMemory(), guests
+        self._pool, self._held = BlockPool(places * guests, ENDLESS), dict[int, list[int]]()
+        if drafting is not None:
+            drafting.lodge(self._pool)
+
+    def fit(self, slices: Sequence[Slice], sessions: Mapping[int, Session], now: float) -> FittedStep:
+        """See `Target`; a new session takes its place."""
+        for piece in slices:
+            if piece.session not in self._held:
+                self._held[piece.session] = self._pool.take(self._guests)
+        return super().fit(slices, sessions, now)
+
+    def forget(self, session: Session) -> None:
+        """See `Target`."""
+        super().forget(session)
+        self._pool.give_back(self._held.pop(session.id, ()))
 
     def step(self, work: Sequence[StepItem]) -> Sequence[Outcome]:
         """What was recorded."""
@@ -99,7 +117,7 @@ class SimulatedServer:
         """`profile`: what the policy reckons with; None = the law itself."""
         self._events, self._law, self._places = events, law, places
         self._overhead, self._drafter = overhead, drafter
-        target = RecordedTarget(drafter.stage if drafter else None)
+        target = RecordedTarget(drafter.stage if drafter else None, places, law.guests)
         profile = profile or HardwareProfile(cost=law.cost, drafting=law.drafting)
         self._machine = StepMachine(target, policy, profile, learns=False)
         self._readers: dict[Session, Reader] = {}

@@ -23,6 +23,7 @@ from verify_server.engine.base import EngineInfo, Segment, TargetEngine
 from verify_server.engine.torch.kv_memory import KVMemory
 from verify_server.engine.torch.packed_model import PackedModel
 from verify_server.engine.torch.torch_scores import TorchScores
+from verify_server.kv.blocks import BlockPool
 from verify_server.round.drafter import Ask, Proposal
 
 log = logging.getLogger(__name__)
@@ -46,33 +47,19 @@ class ExitEngine(TargetEngine):
         return TorchScores(logits)
 
 
-class ComputedKV:
-    """`verify_server.drafting.model.ReadKV` where the target has computed all of a text but its newest token."""
-
-    def count_computed(self, ask: Ask) -> int:
-        return ask.length - 1
-
-    def write(self, ask: Ask, start: int, fed: Sequence[int]) -> None:
-        """What a draft writes is not read again."""
-
-    def free(self, block: int) -> None:
-        """Nothing is known of blocks."""
-
-    def forget(self, session: int) -> None:
-        """Nothing is known of sessions."""
-
-
 class ExitDrafter(ServerModel):
     """`opensled serve --server-drafter exit`."""
 
     reads_blocks: ClassVar[bool] = True
 
-    def __init__(self, engine: ExitEngine) -> None:
-        super().__init__(engine, kv=ComputedKV())
+    def lodge(self, host: BlockPool) -> None:
+        """The target's own blocks hold all that it computes."""
 
     def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
-        """The newest token is read in the pass that drafts the first one, and costs no pass of its own."""
-        return [proposal._replace(read=0) for proposal in super().propose(asks)]
+        """The target has computed all of a text but its newest token, which is read in the pass that drafts the first
+        one, and costs no pass of its own."""
+        known = [ask._replace(computed=ask.length - 1) for ask in asks]
+        return [proposal._replace(read=0) for proposal in super().propose(known)]
 
 
 class ExitStates:

@@ -5,6 +5,8 @@ Slot `block * BLOCK_SIZE + offset` holds one token. verify_server/kv/blocks.py s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -63,10 +65,27 @@ class KVMemory:
         for layer, (keys, values) in probe._layers.items():
             self._layers[layer] = self._allocate(keys), self._allocate(values)
 
+    def lodge(self, probe: KVMemory) -> KVMemory | None:
+        """Memory of the form of `probe` in the same tensors: a block here holds one or more of its blocks. None: this
+        memory has fewer tensors, or smaller ones for each token."""
+        hosts, guests = self._tensors(), probe._tensors()
+        if len(guests) > len(hosts) or not all(map(_row_bytes, guests)):
+            return None
+        pairs = list(zip(hosts, guests))
+        most = min(_row_bytes(host) // _row_bytes(guest) for host, guest in pairs)
+        share = next((share for share in range(most, 0, -1) if _are_aligned(pairs, share)), 0)
+        if not share:
+            return None
+        memory, views = KVMemory(self.num_blocks * share), iter([_view(*pair, share) for pair in pairs])
+        memory._layers = {layer: (next(views), next(views)) for layer in probe._layers}
+        return memory
+
     def bytes_per_token(self) -> int:
         """Bytes one token takes over all layers seen so far."""
-        stored = [tensor for pair in self._layers.values() for tensor in pair]
-        return sum(tensor[0].numel() * tensor.element_size() for tensor in stored)
+        return sum(map(_row_bytes, self._tensors()))
+
+    def _tensors(self) -> list[Tensor]:
+        return [tensor for pair in self._layers.values() for tensor in pair]
 
     def _allocate(self, like: Tensor) -> Tensor:
         # One block more, which no session owns: where rows of a fixed shape that are no tokens write.
@@ -76,6 +95,22 @@ class KVMemory:
         # numpy asks the system for zero pages, which cost nothing until written; torch would write them all now.
         count = like[0].numel() * like.element_size() * shape[0]
         return torch.from_numpy(np.zeros(count, dtype=np.uint8)).view(like.dtype).view(shape)
+
+
+def _row_bytes(stored: Tensor) -> int:
+    """Bytes of one token."""
+    return stored[0].numel() * stored.element_size()
+
+
+def _are_aligned(pairs: Sequence[tuple[Tensor, Tensor]], share: int) -> bool:
+    """Whether a token of each host is `share` whole rows of numbers of its guest."""
+    return all(_row_bytes(host) % (share * guest.element_size()) == 0 for host, guest in pairs)
+
+
+def _view(host: Tensor, guest: Tensor, share: int) -> Tensor:
+    """A tensor [slots * share, KV heads, size] of the form of `guest`, in `host` [slots, KV heads, size]."""
+    rows = host.flatten(1).view(torch.uint8).view(len(host) * share, -1)[:, : _row_bytes(guest)]
+    return rows.view(guest.dtype).unflatten(-1, guest.shape[1:])
 
 
 def _gather(stored: Tensor, blocks: Tensor) -> Tensor:

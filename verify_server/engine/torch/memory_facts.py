@@ -33,6 +33,11 @@ class MemoryNeeds(NamedTuple):
     device: torch.device
     wish: Wish
 
+    def without_kv(self) -> MemoryNeeds:
+        """Of a draft model beside its target: its KV takes no memory that anything else needs."""
+        demand, wish = self.demand._replace(kv_token=0), self.wish._replace(kv_tokens=0)
+        return self._replace(demand=demand, wish=wish)
+
     def require(self) -> None:
         """Tells the plan. Raises UsageError where the target does not fit; it is not read yet."""
         plan = plan_memory(self.demand, supply_of(self.device), self.wish)

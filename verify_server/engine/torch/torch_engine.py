@@ -83,6 +83,10 @@ class TorchEngine(TargetEngine):
         """`network` over the same KV memory, in shapes that suit drafts: their bits decide no text."""
         return dataclasses.replace(self._model, network=network, geometry=FAST[self.network.device.type])
 
+    def lodge(self, probe: KVMemory) -> KVMemory | None:
+        """See `KVMemory`."""
+        return self._model.memory.lodge(probe)
+
     def attach(self, reader: RowReader) -> None:
         """From now on `reader` reads what it taps of every row. Raises UnsupportedModel, see `HiddenTap`."""
         self._tap = HiddenTap(self._model.network, reader.taps)
@@ -153,6 +157,7 @@ def load(
     graphs: str = "auto",
     threads: int | None = None,
     eos_ids: tuple[int, ...] = (),
+    host: TargetEngine | None = None,
 ) -> TorchEngine:
     """Loads, guards and tests a target: a folder or a hub id with safetensors, or a GGUF file.
 
@@ -161,7 +166,8 @@ def load(
     to hold. `attention`: a backend (attention.py), "auto" = the fastest that passes its test here. `graphs`: "auto" =
     small steps in CUDA graphs, where a GPU and the backend can; "off"; "shapes" = in the shapes of graphs without any,
     which is slow, for tests. `threads`: of all steps on a processor, 0 = timed, None = as torch has them now.
-    `eos_ids`: ends of a turn, () = those of the network's configs. Raises UsageError, NotFound, UnsupportedModel,
+    `eos_ids`: ends of a turn, () = those of the network's configs. `host`: the target of a draft model, whose KV memory
+    it shares if it can; else it has its own, of what is left. Raises UsageError, NotFound, UnsupportedModel,
     SelfTestFailed.
     """
     _check_options(numerics, graphs, kv_tokens)
@@ -171,6 +177,7 @@ def load(
     context_length = guards.check_config(loading.read_config(weights), context)
     width = loading.pick_dtype(dtype, place, weights)
     needed = memory_of(weights, place, width, (kv_tokens, context_length), max_rows)
+    needed = needed.without_kv() if host else needed
     needed.require()
     network, eyes = _read(weights, place, width)
     return around(
@@ -186,6 +193,7 @@ def load(
         eyes=eyes,
         threads=threads,
         eos_ids=eos_ids,
+        host=host,
     )
 
 
@@ -203,6 +211,7 @@ def around(
     eyes: ImageEncoder | None = None,
     threads: int | None = None,
     eos_ids: tuple[int, ...] = (),
+    host: TargetEngine | None = None,
 ) -> TorchEngine:
     """Guards and tests a network that is on its device, as `load` does with what it has read.
 
@@ -220,7 +229,11 @@ def around(
         capture = capture_of(graphs, tested, level)
         if eyes is not None:
             sees_alike(tested, eyes)
-    memory = _allocate(tested.memory, num_blocks(tested.memory.bytes_per_token()))
+    memory = host.lodge(tested.memory) if isinstance(host, TorchEngine) else None
+    lodged = memory.num_blocks // host.info.num_blocks if memory is not None and host is not None else 0
+    if memory is None:
+        wanted = num_blocks(tested.memory.bytes_per_token())
+        memory = _allocate(tested.memory, min(wanted, host.info.num_blocks) if host else wanted)
     vocab_size = network.config.get_text_config(decoder=True).vocab_size
     info = EngineInfo(
         model_id=model,
@@ -236,6 +249,7 @@ def around(
         max_tree=MAX_TREE,
         tree_reads=GATHER_TOKENS if level == "exact" else 0,
         runtime="torch",
+        lodged=lodged,
         row_step=tested.geometry.rows,
         hidden_size=network.config.get_text_config(decoder=True).hidden_size,
         images=eyes.facts if eyes else None,
