@@ -64,10 +64,6 @@ class DraftSpeed:
         """Seconds to draft `tokens` tokens one after another."""
         return tokens / self.decode_per_s.typical
 
-    def prefill_s(self, tokens: int) -> float:
-        """Seconds to read `tokens` tokens of a prompt."""
-        return tokens / self.prefill_per_s.typical
-
 
 @dataclass(frozen=True)
 class MeasuredDraft:
@@ -130,11 +126,6 @@ class LinkProfile:
     def rtt_s(self) -> float:
         """The median round-trip time of a small message, seconds."""
         return self.rtt_p50_ms.typical / 1000
-
-    def send_s(self, size: int, up: bool = True) -> float:
-        """Median seconds until `size` bytes have arrived at the other end."""
-        rate = (self.up_mbit_s if up else self.down_mbit_s).typical
-        return self.rtt_s / 2 + 8 * size / (rate * 1e6)
 
 
 @dataclass(frozen=True)

@@ -146,11 +146,3 @@ class TargetCost:
     def room_bytes(self) -> float:
         """Memory of the accelerator that weights and KV may take."""
         return self.accelerator.memory_gib * 2**30 * self.accelerator.usable_memory.typical
-
-    def kv_positions(self) -> int:
-        """KV positions that fit beside the weights; 0 if the weights themselves do not."""
-        return max(0, int((self.room_bytes - self.weight_bytes) / self.kv_bytes))
-
-    def sessions_that_fit(self, context: int) -> int:
-        """Sessions of `context` positions whose KV is resident at the same time."""
-        return self.kv_positions() // max(1, context)

@@ -50,8 +50,8 @@ class Recorder(ServerDrafter):
     """Drafts as `inner` does, and keeps what was asked and proposed."""
 
     def __init__(self, inner: ServerDrafter) -> None:
-        self.needs_kv, self.reads_blocks = inner.needs_kv, inner.reads_blocks
-        self.inner, self.seen, self.lodge = inner, list[tuple[Ask, Proposal]](), inner.lodge
+        self.inner, self.seen = inner, list[tuple[Ask, Proposal]]()
+        self.lodge, self.place = inner.lodge, inner.place
 
     def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
         made = self.inner.propose(asks)

@@ -4,13 +4,16 @@ import random
 
 import pytest
 
+from opensled.core.protocol import EndRules
 from opensled.models.store import model_file
 from tests.drafters_beside import Broken, Recorder, counted, fresh_engine, texts_as_asked
 from tests.fakes import FakeEngine, continuation
+from verify_server.drafting.guests import Guest, GuestPool
 from verify_server.drafting.model import ServerModel
 from verify_server.engine.torch import torch_engine
 from verify_server.kv.blocks import BlockPool, BlockTable
-from verify_server.kv.guests import DraftKV, GuestPool
+from verify_server.kv.memory import SequenceMemory
+from verify_server.round.sequence import Sequence
 
 SIZE = 4
 PROMPTS = [[id, 2, 3] for id in range(1, 5)]
@@ -28,12 +31,17 @@ def pools(blocks: int, share: int = 1) -> tuple[BlockPool, GuestPool]:
     return host, GuestPool(host, share * SIZE)
 
 
-def drafted(kv: DraftKV, tokens: list[int], most: int = 4) -> tuple[int, int]:
+def drafted(kv: Guest, tokens: list[int], most: int = 4) -> tuple[int, int] | None:
     """A draft model reads a text, and drafts; its blocks, and what it had computed before."""
-    blocks, computed = kv.prepare(tokens, len(tokens), most)
-    if blocks:
-        kv.write(len(tokens) - computed, (7,) * (most - 1))
-    return len(blocks), computed
+    prepared = kv.prepare(a_text(tokens), most)
+    if prepared is None:
+        return None
+    kv.write(len(tokens) - prepared[1], (7,) * (most - 1))
+    return len(prepared[0]), prepared[1]
+
+
+def a_text(tokens: list[int]) -> Sequence:
+    return Sequence(tokens, len(tokens), EndRules(frozenset(), frozenset(), 1000), SequenceMemory())
 
 
 # -- who gives way -----------------------------------------------------------------------------------------------
@@ -41,19 +49,19 @@ def drafted(kv: DraftKV, tokens: list[int], most: int = 4) -> tuple[int, int]:
 
 def test_a_sequence_takes_guests_blocks_before_a_prefix_is_lost():
     host, guests = pools(8)
-    reader, kv = BlockTable(host), guests.place("", {})
+    reader, kv = BlockTable(host), guests.place("")
     reader.grow(8)
     reader.publish([1] * 8, 8)
     reader.clear()  # two blocks can be found
     assert drafted(kv, [5] * 20) == (6, 0) and host.num_free == 8
     reader.grow(24)
     assert host.evictions == 0 and host.num_free == 2
-    assert drafted(kv, [5] * 20) == (0, 0) and kv.read == 0
+    assert drafted(kv, [5] * 20) is None and kv.read == 0
 
 
 def test_the_guest_that_was_drafted_for_longest_ago_goes_first():
     host, guests = pools(9)
-    kvs = [guests.place("", {}) for _ in range(3)]
+    kvs = [guests.place("") for _ in range(3)]
     for number, kv in enumerate(kvs):
         assert drafted(kv, [number + 1] * 8)[0] == 3
     drafted(kvs[0], [1] * 8)
@@ -63,19 +71,19 @@ def test_the_guest_that_was_drafted_for_longest_ago_goes_first():
 
 def test_one_that_rests_makes_room_for_others_and_one_that_is_drafted_for_does_not():
     _, guests = pools(4)
-    first, second = guests.place("", {}), guests.place("", {})
+    first, second = guests.place(""), guests.place("")
     assert drafted(first, [1] * 12)[0] == 4
-    assert drafted(second, [2] * 12) == (0, 0) and first.read == 12
-    first.rest()
-    assert drafted(second, [2] * 12)[0] == 4 and first.read == 0
+    assert drafted(second, [2] * 12) is None and first.read == 12
+    first.rest(a_text([1] * 12))
+    assert drafted(second, [2] * 12)[0] == 4 and drafted(first, [1] * 12) is None
 
 
 def test_what_is_lost_is_read_again_where_there_is_room():
     host, guests = pools(6)
-    kv, reader, text = guests.place("", {}), BlockTable(host), [3] * 10
+    kv, reader, text = guests.place(""), BlockTable(host), [3] * 10
     drafted(kv, text)
     reader.grow(6 * SIZE)
-    assert drafted(kv, text) == (0, 0)
+    assert drafted(kv, text) is None
     reader.clear()
     assert drafted(kv, text) == (4, 0)
     assert drafted(kv, [*text, 7, 7]) == (4, 11)
@@ -83,16 +91,16 @@ def test_what_is_lost_is_read_again_where_there_is_room():
 
 def test_short_memory_gives_a_draft_what_there_is():
     _, guests = pools(4)
-    kv = guests.place("", {})
+    kv = guests.place("")
     assert drafted(kv, [3] * 15, most=9) == (4, 0)
-    assert drafted(kv, [3] * 17) == (0, 0)
+    assert drafted(kv, [3] * 17) is None
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_no_block_is_lost_or_in_two_places(seed):
     rng, text, lengths = random.Random(seed), [place % 3 for place in range(900)], [2, 2, 2]
     host, guests = pools(12, share=2)
-    tables, kvs = [BlockTable(host) for _ in range(3)], [guests.place("", {}) for _ in range(3)]
+    tables, kvs = [BlockTable(host) for _ in range(3)], [guests.place("") for _ in range(3)]
     for _ in range(200):
         number = rng.randrange(3)
         table, kv = tables[number], kvs[number]
@@ -104,7 +112,7 @@ def test_no_block_is_lost_or_in_two_places(seed):
         elif act == 2:
             kv.clear()
         elif act == 3:
-            kv.rest()
+            kv.rest(a_text(text[: lengths[number]]))
         else:
             lengths[number] += rng.randrange(6)
             drafted(kv, text[: lengths[number]])
@@ -132,9 +140,9 @@ def test_with_memory_for_half_of_the_sequences_drafts_delay_nobody(share):
 
 
 def test_with_memory_full_of_users_nobody_is_drafted_for():
-    """A text of 60 to 100 positions, for which 26 blocks of four leave no room to be read once more."""
+    """A text of 60 to 100 positions, for which 30 blocks of four leave no room to be read once more."""
     model, prompt = lodged(), [1 + place % 40 for place in range(60)]
-    texts, stats = counted(model, FakeEngine(num_blocks=26), [prompt])
+    texts, stats = counted(model, FakeEngine(num_blocks=30), [prompt])
     assert texts == [tuple(continuation(prompt, 40))] and stats.steps >= 40
     assert model._engine.computed == 0
 

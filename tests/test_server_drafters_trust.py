@@ -206,8 +206,7 @@ async def test_what_sessions_leave_is_forgotten(make):
         for session in network.manager.remembered:
             network.manager.forget(session)
         await ask(network, PROMPTS[0], NoneDrafter(), SHORT)
-        guests = network.manager.loop.machine.target.drafting._guests
-    kept = guests._guests if guests is not None else drafter.__dict__.get("_texts")
+    kept = drafter.guests.guests if isinstance(drafter, ServerModel) else drafter.__dict__.get("_texts")
     assert len(drafter._indices if kept is None else kept) <= 1
 
 

@@ -25,7 +25,7 @@ from opensled.core.errors import (
     UnsupportedModel,
 )
 from opensled.core.images import Image
-from opensled.core.messages import DraftBlock, Open, SamplingParams
+from opensled.core.messages import Open, SamplingParams
 from scheduler.fcfs import Fcfs
 from tests.fakes import IMPATIENT, FakeEngine, Weather
 from tests.system import running
@@ -39,8 +39,6 @@ from verify_server.engine.base import ImageRows, Segment
 from verify_server.engine.torch import torch_engine
 from verify_server.engine.torch.image_encoder import FAMILIES, ImageEncoder, require_family
 from verify_server.kv.blocks import BlockTable
-from verify_server.kv.guests import GuestPool
-from verify_server.round.drafter import Ask, Proposal, ServerDrafter
 from verify_server.round.loaded_model import ServedModel
 from verify_server.vision.decoding import pixels_of
 
@@ -125,33 +123,6 @@ def test_prefixes_are_shared_by_the_same_picture_alone(engine, text, reference):
     assert hits[0] == hits[2] == hits[3] == 0, (
         "another picture shares nothing, though its placeholders are equal"
     )
-
-
-class Reads(ServerDrafter):
-    """Reads all of a text, and drafts nothing; keeps what it was asked first of each."""
-
-    def __init__(self) -> None:
-        self.asks: dict[int, Ask] = {}
-
-    def lodge(self, host):
-        return GuestPool(host, 16, own=16)
-
-    def propose(self, asks):
-        for ask in asks:
-            self.asks.setdefault(ask.session, ask)
-        return [Proposal(DraftBlock(ask.length), ask.length - ask.computed) for ask in asks]
-
-
-async def test_a_drafter_beside_the_target_knows_pictures_apart(engine, text):
-    """Its texts have the same ids: what it keeps of one of them must not count as read for the other."""
-    params, drafter = SamplingParams(temperature=0, max_tokens=8), Reads()
-    async with running(engine, text=text, drafter=drafter, policy=FOUR) as network:
-        for seed in (1, 2, 1):
-            await answered(network, LONG, [seed], params)
-    first, other, again = drafter.asks.values()
-    shown = [place for place, id in enumerate(first.tokens) if id == PLACEHOLDER]
-    assert len(shown) == ROWS and first.computed == 0
-    assert other.computed <= shown[0] and again.computed > shown[0]
 
 
 def test_a_planted_fault_in_the_keys_is_caught(engine, text, reference, monkeypatch):

@@ -191,4 +191,4 @@ def test_weights_and_context_take_memory_from_sessions(kind):
     weights = 2 * (head.head.params + 8192 * 4096)
     position = 2 * 32 * 8 * 128 * 2 + 2 * (2 * 8 * 128 + 4096)
     assert sessions_beside(target, 1, head) == int((room - weights) / position)
-    assert sessions_beside(target, 1024, head) < target.sessions_that_fit(1024)
+    assert sessions_beside(target, 1024, head) < sessions_beside(target, 1024)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from hw_profiles.speculation import reach
-from lab.testbed.planner.hierarchy import Candidate, Chain, Hierarchy, Hop, Spec, chain_of
+from lab.testbed.planner.hierarchy import Below, Candidate, Chain, Hierarchy, Hop, Spec, alone_s
 from lab.testbed.planner.hierarchy_blocks import Agreement, Dependence, blocks
 from lab.testbed.planner.hierarchy_rounds import Ahead, Rounds
 
@@ -61,6 +61,17 @@ def drawn(draw: random.Random) -> Hierarchy:
 
 
 # -- exhaustive search ------------------------------------------------------------------------------------
+
+
+def chain_of(hierarchy: Hierarchy, specs: list[Spec]) -> Chain:
+    """A given chain, from the target down; the last of `specs` has no `lowest`."""
+    below = None
+    for spec in reversed(specs):
+        lengths = hierarchy.blocks(spec).lengths
+        supplies = below.rounds.restarts(spec.length) if below else alone_s(spec.lower, len(lengths))
+        rounds = hierarchy.rounds(spec, float(lengths @ supplies))
+        below = Below(spec.lower, spec.length, spec.bound, rounds, below)
+    return Chain(hierarchy.candidates[-1], below)
 
 
 def all_chains(hierarchy: Hierarchy) -> Iterator[Chain]:

@@ -11,6 +11,7 @@ from statistics import fmean
 import pytest
 
 from lab.testbed.config import PlanConfig
+from lab.testbed.emulation.draft_head import sessions_beside
 from lab.testbed.planner.hierarchy_drafts import VETTED, of_rates, of_recordings, tiers
 from lab.testbed.planner.hierarchy_map import LOADS, points
 from lab.testbed.planner.hierarchy_plan import along, capacity, make_hierarchy_plan, paths, site_of
@@ -231,7 +232,7 @@ def test_mistakes_are_named(flags, code, words, capsys):
 def test_the_map_has_every_place_that_the_server_has_room_for():
     site = site_of(config(context=8192, accelerator="a100-80"), "a100-80")
     found = points(site)
-    room = site.server.sessions_that_fit(8192)
+    room = sessions_beside(site.server, 8192)
     assert {point.others for point in found} == {load for load in LOADS if load < room}
     for point in found:
         deep = len(point.path) > 2

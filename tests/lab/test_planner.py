@@ -14,6 +14,7 @@ from lab.benchmarks.grid_place import Place, answers
 from lab.benchmarks.grid_view import law_errors
 from lab.testbed.baselines import BASELINES, USUAL
 from lab.testbed.cells import REGIMES
+from lab.testbed.emulation.draft_head import sessions_beside
 from lab.testbed.fleet import Fleet, Group, Server
 from lab.testbed.load.slo import Slo, holds
 from lab.testbed.planner import capacity_law as law
@@ -269,7 +270,7 @@ def test_a_simulated_capacity_holds_and_one_user_more_does_not():
     fleet = BASELINES["centralized"](Fleet(server, (Group(1, "laptop-cpu", "ethernet"),)))
     traces, pace = perfect_traces(), 10
     found = simulated_capacity(fleet, traces, pace, guess=5)
-    assert 0 < found.users < server.cost.sessions_that_fit(8192)
+    assert 0 < found.users < sessions_beside(server.cost, 8192)
     for users, good in ((found.users, True), (found.users + 1, False)):
         assert holds(simulate(fleet.of_users(users), traces, load_of(pace)), Slo(pace)) is good
     expected = capacity(of_fleet(fleet_at(), recorded(traces)), "centralized", 0, pace)

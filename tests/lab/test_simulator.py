@@ -13,6 +13,7 @@ from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
 from hw_profiles import catalog
 from lab.testbed.baselines import BASELINES
+from lab.testbed.emulation.draft_head import sessions_beside
 from lab.testbed.fleet import Fleet, Group, Server
 from lab.testbed.load.load import Load, asked_by, due_times
 from lab.testbed.load.records import RequestRecord, RunResult
@@ -104,7 +105,7 @@ def test_a_device_alone_writes_its_own_text_at_its_own_pace():
 
 def test_users_beyond_the_kv_that_fits_are_never_served():
     server = replace(HUB, context=100_000)
-    fit = server.cost.sessions_that_fit(server.context)
+    fit = sessions_beside(server.cost, server.context)
     fleet = BASELINES["centralized"](kitchen(fit + 4, server))
     result = simulate(fleet, TRACES, replace(SHORT, duration=60))
     assert 0 < fit < 10

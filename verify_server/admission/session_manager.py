@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -117,8 +117,10 @@ class SessionManager:
             loop, limits.max_sessions, limits.tenants, self._quotas, limits.max_pace
         )
         self.devices = DeviceBook()
-        guess = loop.machine.target.drafting.guess if loop.machine.target.drafting else GUESS
-        self._drafters = DeviceBook(guess)  # of the server's own drafts: tenants learn nothing of each other
+        stage = loop.machine.target.drafting
+        self._drafters = DeviceBook(
+            stage.drafter.guess if stage else GUESS
+        )  # of the server's own drafts: tenants learn nothing of each other
 
     @property
     def unready(self) -> str:
@@ -304,7 +306,7 @@ class SessionManager:
                 self.loop.machine.target.memory.place(tenant, kv_tokens, content),
             ),
             terms=self._terms(message, served),
-            sources=self._sources(message, tenant, served.rule, riders, content),
+            sources=self._sources(message, tenant, served.rule, riders),
             riders=riders,
             timing=SessionTiming(self._pace(message, tenant)),
         )
@@ -358,14 +360,9 @@ class SessionManager:
         )
 
     def _sources(
-        self,
-        message: Open,
-        tenant: str,
-        rule: AcceptanceRule,
-        riders: tuple[Rider, ...],
-        content: Mapping[int, int],
+        self, message: Open, tenant: str, rule: AcceptanceRule, riders: tuple[Rider, ...]
     ) -> DraftSources:
-        """Who drafts for a new session; `content`: of its text, see `BlockTable`."""
+        """Who drafts for a new session."""
         quota, record = self._quotas.of(tenant), self.records.of(tenant, message.device)
         budget = DraftBudget(quota, record, MIN_ACCEPTANCE, riders=riders)
         device = DeviceDrafts(self.devices.of(tenant, message.device), budget)
@@ -373,7 +370,7 @@ class SessionManager:
         # A rule with `draft_probs` must know what tokens are drawn from; a loose one lets tokens of a draft stand, and
         # who asks for it means the device's model.
         if stage is not None and rule.lossless and not rule.draft_probs:
-            server = stage.source(self._drafters.of(tenant, ""), DraftBudget(riders=riders), tenant, content)
+            server = stage.source(self._drafters.of(tenant, ""), DraftBudget(riders=riders), tenant)
         return DraftSources(self._limits_under(rule), device, server)
 
 

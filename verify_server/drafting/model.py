@@ -6,20 +6,20 @@ temperature it proposes what the target is likely to draw (opensled/core/noise.p
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
 
 from opensled.core.errors import NonFiniteLogits, UsageError, VocabularyMismatch
 from opensled.core.messages import DraftBlock, DraftToken
 from opensled.models.model_pairs import pair_of
 from opensled.models.store import is_here
+from verify_server.drafting.guests import GuestPool
 from verify_server.engine.base import SampleRequest, Scores, Segment, TargetEngine
 from verify_server.kv.blocks import BlockPool
-from verify_server.kv.guests import GuestPool
 from verify_server.options.registries import ENGINES
 from verify_server.options.serve_config import ServeConfig
-from verify_server.round.drafter import Ask, Proposal, ServerDrafter
+from verify_server.round.drafter import Ask, DrafterMemory, Proposal, ServerDrafter
 from verify_server.round.loaded_model import ServedModel
 
 # Tokens of long texts that it reads in one step, for all sessions together, and how many are read at once in any case:
@@ -36,20 +36,19 @@ class _Draft:
     """One session's draft as it grows."""
 
     ask: Ask
-    start: int  # positions of the text before it are computed
     most: int  # tokens that there is room for
-    fed: list[int] = field(default_factory=list)  # ids from `start` on that are computed
+    fed: list[int] = field(default_factory=list)  # ids that are computed behind what was
     ids: list[int] = field(default_factory=list)
 
     def segment(self, tokens: Sequence[int], rows: int = 1) -> Segment:
         """These tokens go on from what is computed."""
-        start = self.start + len(self.fed)
+        start = self.ask.computed + len(self.fed)
         self.fed += tokens
         return Segment(tuple(tokens), start, self.ask.blocks, rows)
 
     def proposal(self) -> Proposal:
         """What came of it."""
-        unread = self.ask.length - self.start
+        unread = self.ask.length - self.ask.computed
         read = min(unread, len(self.fed))
         return Proposal(DraftBlock(self.ask.length, tuple(map(DraftToken, self.ids))), read, unread - read)
 
@@ -63,21 +62,27 @@ class _Draft:
 class ServerModel(ServerDrafter):
     """`opensled serve --server-drafter model --draft-model M`."""
 
-    needs_kv: ClassVar[bool] = True
+    pass_share, read_share = 0.25, 0.25 / 8  # chosen
 
     def __init__(self, engine: TargetEngine, shared: bool = True) -> None:
         """`shared`: what it has read for one session of a tenant it need not read for another one."""
         self._engine, self._shared = engine, shared
         self._reach, self._ends = engine.info.context_length, frozenset(engine.info.eos_ids)
+        self._free: deque[int] = deque()  # blocks given back since the last step
         self._per_block = engine.info.lodged or 1  # blocks of the engine in one of the pool
 
-    def lodge(self, host: BlockPool) -> GuestPool | None:
+    def lodge(self, host: BlockPool) -> None:
         """See `ServerDrafter`."""
-        engine, info = self._engine, self._engine.info
+        info = self._engine.info
         size, own = self._per_block * info.block_size, 0 if info.lodged else info.num_blocks
-        return GuestPool(host, size, own, self._shared, engine.forget, engine.rest)
+        self.guests = GuestPool(host, size, own, self._shared, self._free.extend, self._engine.rest)
+
+    def place(self, tenant: str) -> DrafterMemory:
+        """See `ServerDrafter`."""
+        return self.guests.place(tenant)
 
     def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
+        self._engine.forget([self._free.popleft() for _ in range(len(self._free))])
         drafts = [self._begin(ask) for ask in asks]
         growing = self._read([draft for draft in drafts if draft.most > 0])
         while growing := [draft for draft in growing if self._goes_on(draft)]:
@@ -89,7 +94,7 @@ class ServerModel(ServerDrafter):
         share = self._per_block
         blocks = tuple([block * share + part for block in ask.blocks for part in range(share)])
         reach = min(self._reach, len(blocks) * self._engine.info.block_size)
-        return _Draft(ask._replace(blocks=blocks), ask.computed, min(ask.most, reach - ask.length + 1))
+        return _Draft(ask._replace(blocks=blocks), min(ask.most, reach - ask.length + 1))
 
     def _goes_on(self, draft: _Draft) -> bool:
         return len(draft.ids) < draft.most and draft.ids[-1] not in self._ends
@@ -98,7 +103,7 @@ class ServerModel(ServerDrafter):
         """Read what is new in each text, of long ones a piece; those that are read have their first draft token."""
         left, segments = READ, []
         for draft in drafts:
-            unread = draft.ask.tokens[draft.start :]
+            unread = draft.ask.tokens[draft.ask.computed :]
             count = len(unread) if len(unread) <= NEAR else min(len(unread), left)
             left -= count if len(unread) > NEAR else 0
             if count:

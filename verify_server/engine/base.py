@@ -181,8 +181,9 @@ class EngineInfo:
     # them read it once.
     tree_reads: int = 0
     runtime: str = "custom"  # what computes it: "torch", "llama.cpp"
-    # Of a draft model in the KV memory of its target: its blocks in one of the target's; 0 = it has its own memory
-    lodged: int = 0
+    lodged: int = (
+        0  # blocks of a draft model in one of its target's, whose KV memory it shares; 0 = in its own
+    )
     row_step: int = 1  # it computes a multiple of so many rows, where there are few
     hidden_size: int = 0  # of its hidden states; 0 = it gives none
     images: ImageFacts | None = None  # what it makes of pictures; None = it reads text alone

@@ -93,12 +93,7 @@ class BlockPool:
 
     def _blank_one(self) -> int:
         """A draft model loses its KV before anything that can be found is lost."""
-        if self._unused:
-            return self._unused.pop()
-        if not self.lent:
-            return self._evict()
-        self.lent -= 1
-        return self.reclaim()
+        return self._unused.pop() if self._unused else self.reclaim() if self.lent else self._evict()
 
     def lend(self, count: int, findable: bool) -> list[int]:
         """Up to `count` blocks for a draft model, which `reclaim` gives back: blank ones, or `findable` ones too."""

@@ -42,7 +42,7 @@ class BlockTarget(Target):
         self.pool = BlockPool(info.num_blocks, info.block_size, engine.forget, key, engine.rest)
         self.memory = BlockMemory(self.pool)
         if drafting is not None:
-            drafting.lodge(self.pool)
+            drafting.drafter.lodge(self.pool)
         self._left_out: frozenset[int] = frozenset()  # of the latest step: first in the next one
 
     def refresh(self, sessions: Mapping[int, Session]) -> None:

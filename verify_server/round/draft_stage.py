@@ -11,17 +11,14 @@ import logging
 import operator
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
 from hw_profiles.drafting_cost import DraftingCostModel
 from hw_profiles.step_cost import DraftingCost, StepCost
 from opensled.core.messages import DraftBlock, DraftToken
-from scheduler.estimates import DraftEstimate, Forecast
-from verify_server.kv.blocks import BlockPool
-from verify_server.kv.guests import GuestPool
-from verify_server.kv.memory import NOTHING
+from scheduler.estimates import DraftEstimate
 from verify_server.round.budget import DraftBudget
 from verify_server.round.drafter import Ask, Proposal, ServerDrafter
 from verify_server.round.server_source import ServerDrafts
@@ -33,24 +30,17 @@ log = logging.getLogger(__name__)
 # Size of a tree / length of a chain: a policy plans with the depth of drafts, and later leaves out tokens of a tree
 # that are not worth a row.
 WAYS = 4
-# Assumed time of a pass of a draft model, a head, or an early exit, as a share of a step of the target (chosen).
-GUESS, HEAD_GUESS, EXIT_GUESS = 0.25, 0.1, 0.4
-READS = 8  # tokens of text that a draft model is assumed to read in such a pass (chosen)
 
 
 def ask_of(item: StepItem) -> Ask | None:
-    """The request of one session after its step is committed; None = none, for example because it has ended, or
-    because there is no room for the KV of a draft model."""
+    """The request of one session after its step is committed; None = none, for example because it has ended."""
     session, sequence, terms = item.session, item.session.sequence, item.session.terms
     limits, server = session.sources.limits, session.sources.server
     most = min(item.ask, sequence.useful)
     if most <= 0 or sequence.finish_reason or session.closed or session.failed:
         return None
-    blocks, computed = item.blocks, 0
-    if server.kv is not None:
-        blocks, computed = server.kv.prepare(sequence.tokens, sequence.confirmed, most)
-        if not blocks:
-            return None
+    if (prepared := server.memory.prepare(sequence, most)) is None:
+        return None
     ask = Ask(
         session.id,
         session.tenant,
@@ -58,8 +48,8 @@ def ask_of(item: StepItem) -> Ask | None:
         most,
         terms.params,
         terms.key,
-        blocks,
-        computed=computed,
+        prepared[0],
+        computed=prepared[1],
         max_of_tree=0 if limits.tree_reads else min(limits.max_tree, WAYS * most),
     )
     for rider in session.riders:
@@ -93,59 +83,25 @@ class DraftStage:
     ) -> None:
         """`vocab_size`: ids that a draft may hold; `name`: of the drafter, for the metrics."""
         self.name = name
-        self._drafter, self._vocab_size, self._clock = drafter, vocab_size, clock
+        self.drafter, self._vocab_size, self._clock = drafter, vocab_size, clock
         self._over: deque[int] = deque()  # sessions that are over
-        self._guests: GuestPool | None = None
 
-    @property
-    def guess(self) -> Forecast:
-        """See `ServerDrafter`."""
-        return self._drafter.guess
-
-    def lodge(self, host: BlockPool) -> None:
-        """The target has the KV blocks of `host`; see `ServerDrafter`."""
-        self._guests = self._drafter.lodge(host)
-
-    def source(
-        self,
-        estimate: DraftEstimate,
-        budget: DraftBudget | None = None,
-        tenant: str = "",
-        content: Mapping[int, int] = NOTHING,
-    ) -> ServerDrafts:
-        """What it drafts for one session of a tenant; `content`: of its text, see `BlockTable`."""
-        kv = self._guests.place(tenant, content) if self._guests is not None else None
-        return ServerDrafts(estimate, self._drafter.needs_kv, self._drafter.reads_blocks, budget, kv)
+    def source(self, estimate: DraftEstimate, budget: DraftBudget | None, tenant: str) -> ServerDrafts:
+        """What it drafts for one session."""
+        return ServerDrafts(estimate, budget, self.drafter.place(tenant))
 
     def first_cost(self, target: StepCost) -> DraftingCost:
         """The assumed cost of the drafter before the first step; `target`: cost of the target's steps."""
-        step_s = target.verify_s(1, 0, 1)
-        needs_kv = self._drafter.needs_kv
-        if needs_kv and self._drafter.reads_blocks:
-            return DraftingCost(EXIT_GUESS * step_s, 0.0, 0.0)
-        if self._drafter.reads_blocks:
-            return DraftingCost(HEAD_GUESS * step_s, 0.0, 0.0, max_passes=1)
-        return DraftingCost(GUESS * step_s, 0.0, GUESS * step_s / READS) if needs_kv else DraftingCost()
-
-    def asks(self, items: Iterable[StepItem]) -> list[Ask]:
-        """The requests after a committed step."""
-        asks = [ask for ask in map(ask_of, items) if ask is not None]
-        if asks and self._guests is not None:
-            self._guests.keep_freed()  # it writes there until `settle`
-        return asks
-
-    def settle(self) -> None:
-        """It has drafted after the step, if it was asked at all."""
-        self._forget()
-        if self._guests is not None:
-            self._guests.release_freed()
+        step_s, drafter = target.verify_s(1, 0, 1), self.drafter
+        if not drafter.pass_share:
+            return DraftingCost()
+        return DraftingCost(drafter.pass_share * step_s, 0.0, drafter.read_share * step_s, drafter.max_passes)
 
     def forget(self, session: Session) -> None:
         """The session is over."""
+        if session.sources.server is not None:
+            session.sources.server.memory.clear()
         self._over.append(session.id)
-        server = session.sources.server
-        if server is not None and server.kv is not None:
-            server.kv.clear()
 
     def run(self, asks: Sequence[Ask]) -> OwnDrafts:
         """Drafts for `asks`; none after an error."""
@@ -162,13 +118,13 @@ class DraftStage:
         """Let the drafter forget the sessions that are over."""
         while self._over:
             try:
-                self._drafter.forget(self._over.popleft())
+                self.drafter.forget(self._over.popleft())
             except Exception:
                 log.exception("the server's drafter failed when a sequence was over")
 
     def _proposals(self, asks: Sequence[Ask]) -> dict[int, tuple[Proposal, int]]:
         """See `OwnDrafts`. Raises whatever the drafter raises, also while its proposals are read."""
-        proposals = self._drafter.propose(asks) if asks else []
+        proposals = self.drafter.propose(asks) if asks else []
         return {ask.session: (self._usable(ask, made), ask.most) for ask, made in zip(asks, proposals)}
 
     def _usable(self, ask: Ask, proposal: Proposal) -> Proposal:

@@ -9,13 +9,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import ClassVar, NamedTuple
+from math import inf
+from typing import NamedTuple
 
 from opensled.core.messages import DraftBlock, DraftToken, SamplingParams
 from opensled.core.penalties import Emitted, TokenCounts
 from scheduler.estimates import GUESS, Forecast
 from verify_server.kv.blocks import BlockPool
-from verify_server.kv.guests import GuestPool
+from verify_server.round.sequence import Sequence as Text
 
 
 class Ask(NamedTuple):
@@ -27,11 +28,9 @@ class Ask(NamedTuple):
     most: int  # tokens of the draft, if it is a chain
     params: SamplingParams
     key: bytes  # noise key
-    # KV blocks: the session's, or those of a draft model; for the draft's positions, too, if it computes there and
-    # memory allows
-    blocks: tuple[int, ...] = ()
+    blocks: tuple[int, ...] = ()  # KV blocks: see `DrafterMemory`
+    computed: int = 0  # positions of the text whose KV the drafter has in them
     emitted: TokenCounts | None = None  # the answer so far; None = there are no penalties
-    computed: int = 0  # positions of the text that the draft model has computed in its blocks
     max_of_tree: int = 0  # maximum size of a draft tree, in tokens; 0 = the draft must be a chain
 
     @property
@@ -57,12 +56,33 @@ class Proposal(NamedTuple):
     unread: int = 0  # number of tokens that must still be read before there can be a draft
 
 
+class DrafterMemory:
+    """The KV of a drafter for one session; most need at most the target's, which lacks the newest token."""
+
+    def unread(self, length: int) -> int | None:
+        """Tokens of a text of `length` that the drafter must read before it drafts; None = there is no room for it."""
+        return 0
+
+    def prepare(self, text: Text, most: int) -> tuple[tuple[int, ...], int] | None:
+        """Blocks for a draft of `most` tokens, and positions that are computed in them; None = there is no room."""
+        return tuple(text.memory.blocks), len(text) - 1
+
+    def write(self, read: int, drafted: tuple[int, ...]) -> None:
+        """In the prepared blocks, `read` more positions of the text are computed, and `drafted` behind them."""
+
+    def rest(self, text: Text) -> None:
+        """The drafter is not asked after this step."""
+
+    def clear(self) -> None:
+        """Give all blocks back."""
+
+
 class ServerDrafter(ABC):
     """Drafts for all sessions of a server. It keeps the state of each session until `forget`."""
 
-    needs_kv: ClassVar[bool] = False  # it computes KV, in guests or in the blocks of the sessions
-    reads_blocks: ClassVar[bool] = False  # it reads further data in the blocks of the sessions
     guess: Forecast = GUESS  # forecast before the first draft
+    # Before it: assumed seconds of a pass, and of a token of text in it, in steps of the target; and passes at most
+    pass_share, read_share, max_passes = 0.0, 0.0, inf
 
     @abstractmethod
     def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
@@ -71,6 +91,9 @@ class ServerDrafter(ABC):
     def forget(self, session: int) -> None:  # noqa: B027
         """The session is over."""
 
-    def lodge(self, host: BlockPool) -> GuestPool | None:
-        """Its KV blocks beside a target with the blocks of `host`; None = it computes none of its own."""
-        return None
+    def lodge(self, host: BlockPool) -> None:  # noqa: B027
+        """The target has these KV blocks. Called once, before all other methods."""
+
+    def place(self, tenant: str) -> DrafterMemory:
+        """The memory of a new session."""
+        return DrafterMemory()

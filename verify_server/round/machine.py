@@ -18,7 +18,7 @@ from opensled.core.errors import OpenSledError
 from scheduler.plan import BatchPlan, SchedulingPolicy, Slice, Snapshot
 from verify_server.engine.base import Segment
 from verify_server.round.counters import LoopStats
-from verify_server.round.draft_stage import OwnDrafts
+from verify_server.round.draft_stage import OwnDrafts, ask_of
 from verify_server.round.drafter import Ask
 from verify_server.round.session import Session
 from verify_server.round.step_item import StepItem
@@ -114,7 +114,7 @@ class StepMachine:
         self.stats.step(len(items), tokens, seconds)
         for item, outcome in zip(items, outcomes):
             self._commit(item, outcome, now)
-        asks = self.target.asks(items)
+        asks = [ask for ask in map(ask_of, items) if ask is not None]
         if not asks:
             self.target.settle()
         return asks

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from opensled.core.messages import Draft, DraftBlock
 from opensled.core.trees import depth_first, no_deeper, no_wider
+from verify_server.round.sequence import Sequence
 
 NO_DRAFT = DraftBlock(0)
 
@@ -20,18 +21,6 @@ class DraftLimits(NamedTuple):
     min_draft: int = 0  # minimum length of a chain for the full effect of its rule, in tokens; 0 = any
 
 
-class Text(Protocol):
-    """The facts about the text before a draft; see `Sequence`."""
-
-    def __len__(self) -> int: ...
-
-    @property
-    def useful(self) -> int: ...
-
-    @property
-    def free(self) -> int: ...
-
-
 class Offer(NamedTuple):
     """A draft that waits, or that a step verifies in part."""
 
@@ -42,7 +31,7 @@ class Offer(NamedTuple):
     draft: Draft | None = None  # the draft as a device sent it; None = it is a server draft
     verified: DraftBlock = NO_DRAFT  # the part of `block` that a step verifies
 
-    def cut(self, limits: DraftLimits, budget: int, text: Text, beside: DraftBlock) -> DraftBlock:
+    def cut(self, limits: DraftLimits, budget: int, text: Sequence, beside: DraftBlock) -> DraftBlock:
         """The part to verify after a text: a chain, or a tree in the engine's order. `budget`: maximum tokens;
         `beside`: the verified draft of the other source."""
         block = self.block

@@ -8,11 +8,10 @@ from opensled.core.messages import DraftBlock
 from opensled.core.trees import depth
 from scheduler.estimates import DraftEstimate, Forecast
 from scheduler.plan import NO_OFFER, OfferView
-from verify_server.kv.guests import DraftKV
-from verify_server.kv.memory import SequenceMemory
 from verify_server.round.budget import DraftBudget
-from verify_server.round.drafter import Proposal
+from verify_server.round.drafter import DrafterMemory, Proposal
 from verify_server.round.offer import DraftLimits
+from verify_server.round.sequence import Sequence
 from verify_server.round.source import DraftSource
 
 # Drafts after which half of what their lengths show is forgotten, and tokens that are assumed beforehand. Chosen.
@@ -25,40 +24,30 @@ class ServerDrafts(DraftSource):
     def __init__(
         self,
         estimate: DraftEstimate,
-        needs_kv: bool = False,
-        reads_blocks: bool = False,
         budget: DraftBudget | None = None,
-        kv: DraftKV | None = None,
+        memory: DrafterMemory | None = None,
     ) -> None:
-        """`needs_kv`, `reads_blocks`: see `ServerDrafter`; `kv`: what a draft model has read."""
+        """`memory`: the drafter's, None = it needs none."""
         super().__init__(estimate, budget)
-        self.needs_kv, self.reads_blocks, self.kv = needs_kv, reads_blocks, kv
+        self.memory = memory or DrafterMemory()
         # Of the tokens that the drafter was asked for, those that it proposed: for a new session as for the others
         self._usual = estimate.device.offered
         self.share = FadingRatio(SHARE, PRIOR * self._usual.ratio, PRIOR)
 
-    def ask(self, most: int, limits: DraftLimits, length: int, now: float) -> int:
+    def ask(self, most: int, limits: DraftLimits, text: Sequence, now: float) -> int:
         """The number of tokens that the drafter drafts after the step, with the plan's maximum `most`."""
-        wanted = self.budget.longest(min(most, limits.max_draft), length, now) if most else 0
-        if not wanted and self.kv is not None:
-            self.kv.rest()
+        wanted = self.budget.longest(min(most, limits.max_draft), len(text), now) if most else 0
+        if not wanted:
+            self.memory.rest(text)
         return wanted
-
-    def blocks(self, length: int, memory: SequenceMemory) -> tuple[int, ...]:
-        """The session's KV blocks for a drafter that reads them. If it computes in them, they cover `length` positions,
-        as far as there is free memory."""
-        if not self.reads_blocks:
-            return ()
-        if self.needs_kv:
-            memory.grow(min(memory.reach(), length))
-        return tuple(memory.blocks)
 
     def take(self, proposal: Proposal, asked: int) -> None:
         """Take the drafter's answer to a request for a chain of `asked` tokens."""
+        self.memory.write(
+            proposal.read, proposal.block.ids[:-1]
+        )  # the last token of a draft is never computed
         block = self.arrange(proposal.block)
         self.offer, count = None, len(block.tokens)
-        if self.kv is not None:  # the last token of a draft is never computed
-            self.kv.write(proposal.read, proposal.block.ids[:-1])
         if count:
             self.hold(block, 0.0)
         if not proposal.unread:
@@ -77,8 +66,8 @@ class ServerDrafts(DraftSource):
 
     def view(self, limits: DraftLimits, length: int, now: float) -> OfferView:
         """What a policy sees; by position, for many are made for each step."""
-        longest = self.budget.longest(limits.max_draft, length, now)
-        if not longest or (self.kv is not None and not self.kv.has_room(length)):
+        longest, unread = self.budget.longest(limits.max_draft, length, now), self.memory.unread(length)
+        if not longest or unread is None:
             return NO_OFFER
         offer = self.offer
         block = offer.block if offer else None
@@ -92,5 +81,5 @@ class ServerDrafts(DraftSource):
             None,
             0.0,
             self.share.ratio,
-            length - self.kv.read if self.kv is not None else 0,
+            unread,
         )

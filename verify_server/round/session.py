@@ -229,19 +229,18 @@ class Session:
         drafts = sources.cut(piece, self.sequence, now) if piece.decide else NO_DRAFTS
         block = drafts.block
         segment, reads = self._segment(piece, block)
-        check = hint = None
-        ask: tuple[int, tuple[int, ...]] = (0, ())
+        check, hint, ask = None, None, 0
         if piece.decide:
             ends = self.sequence.ends.ids
             check = DraftCheck(
                 block.tokens, length, terms.params, terms.key, parents=block.parents, ends=ends
             )
             hint = sources.spend(drafts, piece, length, now)
-            ask = sources.ask(piece.ask, self.sequence, len(block.tokens), now)
+            ask = sources.ask(piece.ask, self.sequence, now)
         elif not self.sequence.computed:  # what is found, and what a chunk brings, is told by itself
             self.tell_prefill()
         self.in_step = True
-        return StepItem(self, segment, check, drafts, hint, *ask, reads)
+        return StepItem(self, segment, check, drafts, hint, ask, reads)
 
     def _segment(self, piece: Slice, block: DraftBlock) -> tuple[Segment, tuple[Reading, ...]]:
         """What a step computes, with all that riders want of it."""

@@ -14,7 +14,8 @@ from opensled.core.trees import (
 )
 from scheduler.estimates import DraftEstimate
 from verify_server.round.budget import DraftBudget
-from verify_server.round.offer import NO_DRAFT, DraftLimits, Offer, Text
+from verify_server.round.offer import NO_DRAFT, DraftLimits, Offer
+from verify_server.round.sequence import Sequence
 
 
 class DraftSource:
@@ -37,7 +38,7 @@ class DraftSource:
         self.offer = Offer(block, since, self._reach(block), draft)
 
     def cut(
-        self, limits: DraftLimits, text: Text, most: int | None, now: float, beside: DraftBlock = NO_DRAFT
+        self, limits: DraftLimits, text: Sequence, most: int | None, now: float, beside: DraftBlock = NO_DRAFT
     ) -> Offer:
         """The waiting draft (there must be one), with the part to verify. Changes nothing. `most`: maximum number of
         tokens by the plan, None = all; `beside`: see `Offer.cut`."""

@@ -9,7 +9,7 @@ from opensled.core.protocol import follow_path
 from opensled.core.trees import together
 from scheduler.plan import Slice
 from verify_server.round.device_source import DeviceDrafts
-from verify_server.round.offer import NO_DRAFT, NOTHING, DraftLimits, Offer, Text
+from verify_server.round.offer import NO_DRAFT, NOTHING, DraftLimits, Offer
 from verify_server.round.sequence import Sequence
 from verify_server.round.server_source import ServerDrafts
 
@@ -34,7 +34,7 @@ class DraftSources:
         """`limits`: limits of drafts from all sources; `server`: None = there are no server drafts."""
         self.limits, self.device, self.server = limits, device or DeviceDrafts(), server
 
-    def cut(self, piece: Slice, text: Text, now: float) -> StepDrafts:
+    def cut(self, piece: Slice, text: Sequence, now: float) -> StepDrafts:
         """The waiting drafts, with the parts that a slice verifies. Changes nothing."""
         device = server = NOTHING
         if self.device.offer is not None:
@@ -53,14 +53,9 @@ class DraftSources:
             self.server.spend(drafts.server, length, now)
         return hint
 
-    def ask(self, most: int, text: Sequence, drafted: int, now: float) -> tuple[int, tuple[int, ...]]:
-        """The number of tokens that the server's drafter drafts after a step that verifies `drafted` tokens, with the
-        plan's maximum `most`; and the KV blocks that it may need for them."""
-        server = self.server
-        wanted = server.ask(most, self.limits, len(text), now) if server is not None else 0
-        if server is None or not wanted:
-            return 0, ()
-        return wanted, server.blocks(len(text) + drafted + wanted, text.memory)
+    def ask(self, most: int, text: Sequence, now: float) -> int:
+        """The number of tokens that the server's drafter drafts after a step, with the plan's maximum `most`."""
+        return self.server.ask(most, self.limits, text, now) if self.server is not None else 0
 
     def judge(self, drafts: StepDrafts, ids: tuple[int, ...], known: int, committed: int) -> int:
         """See `DraftSource.judge`; `known` is about the device's draft. Returns the number of accepted tokens of the

@@ -20,5 +20,4 @@ class StepItem(NamedTuple, Generic[SessionT]):
     drafts: StepDrafts = NO_DRAFTS  # its drafts, with the parts to verify
     hint: int | None = None  # sent with the verdict
     ask: int = 0  # number of tokens that the server's drafter drafts after the step
-    blocks: tuple[int, ...] = ()  # all KV blocks of the session, if the drafter needs them
     reads: tuple[Reading, ...] = ()  # readings of its riders from its rows

@@ -63,10 +63,6 @@ class Target(ABC):
         """See `TargetEngine.see`."""
         raise Unsupported(f"engine {self.facts.runtime} serves text only, no images", "images")
 
-    def asks(self, work: Sequence[StepItem]) -> list[Ask]:
-        """What the server's drafter is asked after a step, which is committed."""
-        return self.drafting.asks(work) if self.drafting is not None else []
-
     def draft(self, asks: Sequence[Ask]) -> OwnDrafts:
         """Server drafts for the next step; the previous step is committed."""
         assert self.drafting is not None, "who asks has a place for drafts"
@@ -75,7 +71,7 @@ class Target(ABC):
     def settle(self) -> None:
         """The step and its server drafts are over, and nothing is written any more."""
         if self.drafting is not None:
-            self.drafting.settle()
+            self.drafting.run(())  # forgets the sessions that are over
 
     def forget(self, session: Session) -> None:
         """The session is over, and no step computes it. A step over others may be under way."""

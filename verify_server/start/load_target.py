@@ -38,7 +38,7 @@ def load(config: ServeConfig, host: TargetEngine | None = None) -> ServedModel:
         _gguf_file(config.model)
     if gguf or engine != wanted[0]:
         tell(f"engine {engine} serves {config.model}; --engine chooses another")
-    return load_llamacpp(config, host) if engine == "llamacpp" else load_torch(config, host)
+    return load_llamacpp(config) if engine == "llamacpp" else load_torch(config, host)
 
 
 def _is_gguf(model: str) -> bool:
@@ -103,11 +103,8 @@ def _gguf_text(path: Path) -> TextCodec:
     return text
 
 
-def load_llamacpp(config: ServeConfig, host: TargetEngine | None = None) -> ServedModel:
-    """A GGUF file, alone or in a folder: a bundled name or a path; `host`: the target of a draft model.
-
-    Raises UsageError, NotFound, UnsupportedModel.
-    """
+def load_llamacpp(config: ServeConfig) -> ServedModel:
+    """A GGUF file, alone or in a folder: a bundled name or a path. Raises UsageError, NotFound, UnsupportedModel."""
     _tell_loading(config)
     from verify_server.text.gguf_text import GgufText
 
@@ -125,7 +122,6 @@ def load_llamacpp(config: ServeConfig, host: TargetEngine | None = None) -> Serv
         kv_tokens=config.kv_tokens,
         context=config.context,
         eos_ids=text.eos_ids,
-        beside=host is not None,
     )
     return ServedModel(model_id_of(config.model), engine, text)
 

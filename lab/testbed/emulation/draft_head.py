@@ -213,7 +213,9 @@ class HeadCost:
 DraftCost = TargetCost | HeadCost  # of what drafts on the target's accelerator
 
 
-def sessions_beside(cost: TargetCost, context: int, draft: DraftCost | None, reserved: bool = False) -> int:
+def sessions_beside(
+    cost: TargetCost, context: int, draft: DraftCost | None = None, reserved: bool = False
+) -> int:
     """Sessions of `context` positions that fit beside a draft's weights. A head's context takes its part of the memory
     as well; the KV of a draft model does where it is `reserved` for each session, else it is a guest."""
     weights, kv = cost.weight_bytes, cost.kv_bytes

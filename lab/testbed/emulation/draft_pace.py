@@ -22,7 +22,7 @@ def forward_s(speed: DraftSpeed | None, tokens: int) -> float:
     """Seconds of one forward pass over `tokens` tokens of one sequence; None takes no time."""
     if speed is None:
         return 0.0
-    return max(speed.draft_s(1), speed.prefill_s(tokens))
+    return max(speed.draft_s(1), tokens / speed.prefill_per_s.typical)
 
 
 At = Callable[[float, Callable[[int], None], int], object]  # calls, with an argument, at a time

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import sleep
-from typing import ClassVar
 
 from lab.testbed.emulation.draft_head import HeadCost
 from lab.testbed.emulation.emulated_accelerator import settings
@@ -23,12 +22,12 @@ from lab.testbed.emulation.recorded_texts import RecordedTexts
 from lab.testbed.emulation.step_law import StepLaw, StepPiece
 from lab.testbed.traces import ItemTrace, read_traces
 from opensled.core.messages import DraftBlock, DraftToken
-from verify_server.drafting.model import NEAR, READ
+from verify_server.drafting.guests import GuestPool
+from verify_server.drafting.model import NEAR, READ, ServerModel
 from verify_server.kv.blocks import BlockPool
-from verify_server.kv.guests import GuestPool
 from verify_server.kv.memory import ENDLESS
 from verify_server.options.serve_config import ServeConfig
-from verify_server.round.drafter import Ask, Proposal, ServerDrafter
+from verify_server.round.drafter import Ask, DrafterMemory, Proposal, ServerDrafter
 from verify_server.round.loaded_model import ServedModel
 
 
@@ -78,17 +77,20 @@ class _Draft:
 class RecordedDrafter(ServerDrafter):
     """`ServerDrafter` over the texts of `items`, at the pace of `law`."""
 
-    needs_kv: ClassVar[bool] = True
-
     def __init__(self, items: Iterable[ItemTrace], law: StepLaw, spend: Callable[[float], None]) -> None:
         """`spend`: lets seconds of the law pass."""
         self._law, self._spend = law, spend
         self._recorded = RecordedTexts(items)
-        self._traces: dict[int, ItemTrace] = {}  # by session
 
-    def lodge(self, host: BlockPool) -> GuestPool:
+    pass_share, read_share = ServerModel.pass_share, ServerModel.read_share
+
+    def lodge(self, host: BlockPool) -> None:
         """See `ServerDrafter`."""
-        return GuestPool(host, ENDLESS)
+        self._guests = GuestPool(host, ENDLESS)
+
+    def place(self, tenant: str) -> DrafterMemory:
+        """See `ServerDrafter`."""
+        return self._guests.place(tenant)
 
     def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
         """See `ServerDrafter`; raises AssertionError for a text that was not recorded."""
@@ -101,7 +103,7 @@ class RecordedDrafter(ServerDrafter):
         return [draft.end() for draft in drafts]
 
     def forget(self, session: int) -> None:
-        self._traces.pop(session, None)
+        self._recorded.forget(session)
 
     def _pass_s(self, pieces: Sequence[StepPiece]) -> float:
         return self._law.pass_s(pieces) if pieces else 0.0
@@ -110,10 +112,8 @@ class RecordedDrafter(ServerDrafter):
         """What is read of each text in the first pass."""
         left, drafts = READ, []
         for ask in asks:
-            if ask.session not in self._traces:
-                self._traces[ask.session] = self._recorded.find(ask)
             unread = ask.length - ask.computed
             read = unread if unread <= NEAR else min(unread, left)
             left -= read if unread > NEAR else 0
-            drafts.append(_Draft(ask, self._traces[ask.session], read))
+            drafts.append(_Draft(ask, self._recorded.of(ask), read))
         return drafts

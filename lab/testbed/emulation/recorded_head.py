@@ -5,7 +5,6 @@ Recordings are of draft models; a head is as often right here as the one that wa
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import ClassVar
 
 from lab.testbed.emulation.draft_head import HeadCost
 from lab.testbed.emulation.recorded_texts import RecordedTexts
@@ -18,7 +17,7 @@ from verify_server.round.drafter import Ask, Proposal, ServerDrafter
 class RecordedHead(ServerDrafter):
     """`ServerDrafter` over the texts of `items`, at the pace of `law`."""
 
-    reads_blocks: ClassVar[bool] = True
+    pass_share, max_passes = 0.1, 1
 
     def __init__(self, items: Iterable[ItemTrace], law: StepLaw, spend: Callable[[float], None]) -> None:
         """`law`: of a server with a head; `spend`: lets seconds of it pass."""
@@ -26,7 +25,6 @@ class RecordedHead(ServerDrafter):
         self._law, self._spend, self._length = law, spend, law.draft.head.length
         self._passes = law.draft.passes
         self._recorded = RecordedTexts(items)
-        self._traces: dict[int, ItemTrace] = {}  # by session
 
     def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
         """See `ServerDrafter`; raises AssertionError for a text that was not recorded."""
@@ -35,12 +33,10 @@ class RecordedHead(ServerDrafter):
         return [self._proposal(ask) for ask in asks]
 
     def forget(self, session: int) -> None:
-        self._traces.pop(session, None)
+        self._recorded.forget(session)
 
     def _proposal(self, ask: Ask) -> Proposal:
-        if ask.session not in self._traces:
-            self._traces[ask.session] = self._recorded.find(ask)
-        trace = self._traces[ask.session]
+        trace = self._recorded.of(ask)
         place = ask.length - len(trace.prompt_ids)
         found = [trace.proposed(place, index) for index in range(min(ask.most, self._length))]
         # Where a recorded draft ends, all that would follow is None.

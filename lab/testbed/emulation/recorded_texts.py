@@ -12,9 +12,19 @@ class RecordedTexts:
     def __init__(self, items: Iterable[ItemTrace]) -> None:
         self._items = {item.prompt_ids: item for item in items}
         self._lengths = sorted({len(prompt) for prompt in self._items})
+        self._traces: dict[int, ItemTrace] = {}  # by session
 
-    def find(self, ask: Ask) -> ItemTrace:
-        """The item of the text; raises AssertionError for one that was not recorded."""
+    def of(self, ask: Ask) -> ItemTrace:
+        """The item of a session's text; raises AssertionError for one that was not recorded."""
+        if ask.session not in self._traces:
+            self._traces[ask.session] = self._find(ask)
+        return self._traces[ask.session]
+
+    def forget(self, session: int) -> None:
+        """The session is over."""
+        self._traces.pop(session, None)
+
+    def _find(self, ask: Ask) -> ItemTrace:
         text = tuple(ask.tokens)
         for length in self._lengths:
             trace = self._items.get(text[:length])

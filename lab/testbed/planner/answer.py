@@ -6,6 +6,7 @@ from math import ceil
 
 from hw_profiles import catalog
 from lab.testbed.config import PACES, PlanConfig
+from lab.testbed.emulation.draft_head import sessions_beside
 from lab.testbed.planner import setting as settings
 from lab.testbed.planner import ways
 from lab.testbed.planner.binding import what_binds
@@ -113,14 +114,14 @@ class Answer:
     def places_at(self, bits: float) -> int:
         """Users that fit on all machines with weights of so many bits."""
         cost = cost_at(self.config, self.machines.accelerator, bits)
-        return self.machines.number * cost.sessions_that_fit(self.config.context)
+        return self.machines.number * sessions_beside(cost, self.config.context)
 
     def fitting(self) -> list[str]:
         """Accelerators that have room for a user at the bits of this plan."""
         return [
             name
             for name in catalog.names("accelerators")
-            if cost_at(self.config, name, self.weight_bits).sessions_that_fit(self.config.context)
+            if sessions_beside(cost_at(self.config, name, self.weight_bits), self.config.context)
         ]
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from lab.testbed.emulation.draft_head import sessions_beside
 from lab.testbed.planner.asking import users_at
 from lab.testbed.planner.capacity_law import Capacity, Setting
 from lab.testbed.planner.trip import mean_s
@@ -13,7 +14,7 @@ BETTER = 1.25  # factor by which each is improved in turn (chosen: crosses a ben
 
 def what_binds(setting: Setting, found: Capacity, pace: float) -> str:
     """A key of _IMPROVEMENTS, "KV memory", or "no room" where the weights alone fill the memory."""
-    if not setting.cost.kv_positions():
+    if not sessions_beside(setting.cost, 1):
         return "no room"
     if found.kv_binds:
         return "KV memory"

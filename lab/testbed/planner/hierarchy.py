@@ -14,7 +14,7 @@ are M^3 T edges, each of which is compared with the M^2 T edges below it. An exh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import ceil
 from typing import NamedTuple
@@ -205,14 +205,3 @@ class Hierarchy:
 def alone_s(candidate: Candidate, count: int) -> Numbers:
     """Seconds in which it writes 0, 1, ..., `count` - 1 tokens without a draft."""
     return np.arange(count, dtype=np.float64) * candidate.step_s(1)
-
-
-def chain_of(hierarchy: Hierarchy, specs: Sequence[Spec]) -> Chain:
-    """A given chain, from the target down; the last of `specs` has no `lowest`."""
-    below: Below | None = None
-    for spec in reversed(specs):
-        lengths = hierarchy.blocks(spec).lengths
-        supplies = below.rounds.restarts(spec.length) if below else alone_s(spec.lower, len(lengths))
-        rounds = hierarchy.rounds(spec, float(lengths @ supplies))
-        below = Below(spec.lower, spec.length, spec.bound, rounds, below)
-    return Chain(hierarchy.candidates[-1], below)

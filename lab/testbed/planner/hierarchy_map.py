@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from hw_profiles import catalog
 from hw_profiles.step_cost import TargetCost
+from lab.testbed.emulation.draft_head import sessions_beside
 from lab.testbed.planner.hierarchy import Chain
 from lab.testbed.planner.hierarchy_site import Path, Site, path_of
 
@@ -31,7 +32,7 @@ def points(site: Site) -> list[HierarchyPoint]:
 
 
 def _points(site: Site) -> Iterator[HierarchyPoint]:
-    room = site.server.sessions_that_fit(site.context)
+    room = sessions_beside(site.server, site.context)
     for others in LOADS:
         if others + 1 > room:
             return

@@ -8,6 +8,7 @@ from hw_profiles import catalog
 from hw_profiles.speculation import LONGEST, WORTH
 from hw_profiles.step_cost import TargetCost
 from lab.testbed.config import PlanConfig
+from lab.testbed.emulation.draft_head import sessions_beside
 from lab.testbed.planner.comparison import compare
 from lab.testbed.planner.hierarchy import Chain
 from lab.testbed.planner.hierarchy_drafts import of_rates, recorded
@@ -64,7 +65,7 @@ def make_hierarchy_plan(config: PlanConfig) -> HierarchyPlan:
     """Raises NotFound or UsageError for profiles that do not exist, and UsageError where no server has room."""
     accelerator = config.accelerator or _planned(config)
     site = site_of(config, accelerator)
-    if not site.server.kv_positions() >= config.context:
+    if not sessions_beside(site.server, config.context):
         raise UsageError(
             f"{config.target} at {bits_of(config, accelerator):g} bits and a conversation of {config.context} "
             f"positions do not fit on {accelerator}; take fewer --weight-bits, a shorter --context or a larger "

@@ -53,7 +53,7 @@ class Site:
     @property
     def hub_fits(self) -> bool:
         """Whether the hub has room for its model and one conversation."""
-        return self.hub.kv_positions() >= self.context
+        return sessions_beside(self.hub, self.context) > 0
 
     def shared(self, others: float) -> Site:
         """The same at a server with that many other sessions in its steps, all on the same path."""

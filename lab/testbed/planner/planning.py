@@ -9,6 +9,7 @@ from hw_profiles import catalog
 from hw_profiles.step_cost import TargetCost
 from lab.testbed.baselines import SERVER_SD
 from lab.testbed.config import MODEL, PlanConfig
+from lab.testbed.emulation.draft_head import sessions_beside
 from lab.testbed.fleet import Fleet, Group, Server
 from lab.testbed.planner import setting as settings
 from lab.testbed.planner.capacity_law import Setting
@@ -91,7 +92,7 @@ def bits_of(config: PlanConfig, accelerator: str) -> float:
     if config.weight_bits:
         return config.weight_bits
     return next(
-        (bits for bits in BITS if cost_at(config, accelerator, bits).sessions_that_fit(config.context)),
+        (bits for bits in BITS if sessions_beside(cost_at(config, accelerator, bits), config.context)),
         BITS[-1],
     )
 

@@ -76,7 +76,7 @@ class RecordedTarget(Target):
         self.drafting, self.memory, self._guests = drafting, TargetMemory(), guests
         self._pool, self._held = BlockPool(places * guests, ENDLESS), dict[int, list[int]]()
         if drafting is not None:
-            drafting.lodge(self._pool)
+            drafting.drafter.lodge(self._pool)
 
     def fit(self, slices: Sequence[Slice], sessions: Mapping[int, Session], now: float) -> FittedStep:
         """See `Target`; a new session takes its place."""

@@ -28,4 +28,4 @@ class SimulatedDrafter:
 
     def source(self) -> ServerDrafts:
         """Of a new session."""
-        return self.stage.source(self._book.of("", ""))
+        return self.stage.source(self._book.of("", ""), None, "")

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -23,8 +22,8 @@ from verify_server.engine.base import EngineInfo, Segment, TargetEngine
 from verify_server.engine.torch.kv_memory import KVMemory
 from verify_server.engine.torch.packed_model import PackedModel
 from verify_server.engine.torch.torch_scores import TorchScores
-from verify_server.kv.blocks import BlockPool
-from verify_server.round.drafter import Ask, Proposal
+from verify_server.round.drafter import Ask, DrafterMemory, Proposal
+from verify_server.round.sequence import Sequence as Text
 
 log = logging.getLogger(__name__)
 
@@ -47,19 +46,27 @@ class ExitEngine(TargetEngine):
         return TorchScores(logits)
 
 
+class TargetBlocks(DrafterMemory):
+    """The target's blocks; a draft has some as far as there is free memory."""
+
+    def prepare(self, text: Text, most: int) -> tuple[tuple[int, ...], int] | None:
+        """See `DrafterMemory`."""
+        text.memory.grow(min(text.memory.reach(), len(text) + most))
+        return super().prepare(text, most)
+
+
 class ExitDrafter(ServerModel):
     """`opensled serve --server-drafter exit`."""
 
-    reads_blocks: ClassVar[bool] = True
+    pass_share, read_share = 0.4, 0.0  # chosen
 
-    def lodge(self, host: BlockPool) -> None:
-        """The target's own blocks hold all that it computes."""
+    def place(self, tenant: str) -> DrafterMemory:
+        """See `ServerDrafter`."""
+        return TargetBlocks()
 
     def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
-        """The target has computed all of a text but its newest token, which is read in the pass that drafts the first
-        one, and costs no pass of its own."""
-        known = [ask._replace(computed=ask.length - 1) for ask in asks]
-        return [proposal._replace(read=0) for proposal in super().propose(known)]
+        """The newest token is read in the pass that drafts the first one, and costs no pass of its own."""
+        return [proposal._replace(read=0) for proposal in super().propose(asks)]
 
 
 class ExitStates:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -27,7 +26,7 @@ from verify_server.round.drafter import Ask, Proposal, ServerDrafter
 class HeadDrafter(ServerDrafter):
     """What all heads share: drafts of as many tokens as each session wants, drawn with its own noise."""
 
-    reads_blocks: ClassVar[bool] = True
+    pass_share, max_passes = 0.1, 1  # chosen
 
     def __init__(self, head: DraftHead, context: HeadContext, parts: TargetParts) -> None:
         self._context, self._parts = context, parts

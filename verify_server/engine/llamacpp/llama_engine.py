@@ -224,14 +224,12 @@ def load(
     kv_tokens: int = 0,
     context: int = 0,
     eos_ids: Sequence[int] = (),
-    beside: bool = False,
 ) -> LlamaCppEngine:
     """Loads, guards and probes a GGUF target.
 
     `kv_tokens`: KV pool in tokens, 0 = by free memory. `context`: positions to serve, 0 = all the model has.
     `gpu_layers`: how many layers a build for GPUs puts there, -1 = all. `threads`: 0 = timed. `eos_ids`: ends of a
-    turn besides those that llama.cpp takes. `beside`: it is a draft model beside a target. Its cells are in a context of
-    its own, for llama.cpp lets no two contexts share memory. Raises UsageError, UnsupportedModel, SelfTestFailed.
+    turn besides those that llama.cpp takes. Raises UsageError, UnsupportedModel, SelfTestFailed.
     """
     layers = llama_settings.gpu_layers(device, gpu_layers)
     with tell_long("still reading the weights") as reading:
@@ -241,7 +239,7 @@ def load(
     served = llama_settings.context_length(model, context)
     with told_tested():
         takes_trees = llama_probe.run(model, each_step)
-    num_blocks = llama_settings.num_blocks(kv_tokens, served, model, beside)
+    num_blocks = llama_settings.num_blocks(kv_tokens, served, model)
     cache = LlamaCache(model, num_blocks * BLOCK, MAX_SEQUENCES, each_step)
     info = EngineInfo(
         model_id=str(path),

@@ -39,10 +39,9 @@ def context_length(model: LlamaModel, context: int) -> int:
     return min(context or longest, longest)
 
 
-def num_blocks(kv_tokens: int, context: int, model: LlamaModel, beside: bool = False) -> int:
-    """Of the KV pool; `beside`: for a draft model, which takes `kv_tokens` only where its target has left as much."""
-    wanted = kv_tokens or CONTEXTS * context
-    if not kv_tokens or beside:
+def num_blocks(kv_tokens: int, context: int, model: LlamaModel) -> int:
+    """Of the KV pool."""
+    if not kv_tokens:
         budget = int(free_host_bytes() * MEMORY_SHARE)
-        wanted = min(wanted, budget // max(1, KV_BYTES * 2 * model.layers * model.kv_width))
-    return max(1, -(-wanted // BLOCK))
+        kv_tokens = min(CONTEXTS * context, budget // max(1, KV_BYTES * 2 * model.layers * model.kv_width))
+    return max(1, -(-kv_tokens // BLOCK))

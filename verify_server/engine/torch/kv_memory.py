@@ -5,8 +5,6 @@ Slot `block * BLOCK_SIZE + offset` holds one token. verify_server/kv/blocks.py s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -66,15 +64,13 @@ class KVMemory:
             self._layers[layer] = self._allocate(keys), self._allocate(values)
 
     def lodge(self, probe: KVMemory) -> KVMemory | None:
-        """Memory of the form of `probe` in the same tensors: a block here holds one or more of its blocks. None: this
-        memory has fewer tensors, or smaller ones for each token."""
+        """Memory of the form of `probe` in the same tensors: a block here holds one or more of its blocks. None: it has
+        more tensors, or they do not divide these."""
         hosts, guests = self._tensors(), probe._tensors()
-        if len(guests) > len(hosts) or not all(map(_row_bytes, guests)):
-            return None
-        pairs = list(zip(hosts, guests))
-        most = min(_row_bytes(host) // _row_bytes(guest) for host, guest in pairs)
-        share = next((share for share in range(most, 0, -1) if _are_aligned(pairs, share)), 0)
-        if not share:
+        pairs = [(host, guest) for host, guest in zip(hosts, guests) if _row_bytes(guest)]
+        share = min([_row_bytes(host) // _row_bytes(guest) for host, guest in pairs], default=0)
+        even = share and all(_row_bytes(host) % (share * guest.element_size()) == 0 for host, guest in pairs)
+        if not even or len(pairs) < len(guests):
             return None
         memory, views = KVMemory(self.num_blocks * share), iter([_view(*pair, share) for pair in pairs])
         memory._layers = {layer: (next(views), next(views)) for layer in probe._layers}
@@ -100,11 +96,6 @@ class KVMemory:
 def _row_bytes(stored: Tensor) -> int:
     """Bytes of one token."""
     return stored[0].numel() * stored.element_size()
-
-
-def _are_aligned(pairs: Sequence[tuple[Tensor, Tensor]], share: int) -> bool:
-    """Whether a token of each host is `share` whole rows of numbers of its guest."""
-    return all(_row_bytes(host) % (share * guest.element_size()) == 0 for host, guest in pairs)
 
 
 def _view(host: Tensor, guest: Tensor, share: int) -> Tensor:

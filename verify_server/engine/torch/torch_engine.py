@@ -83,10 +83,6 @@ class TorchEngine(TargetEngine):
         """`network` over the same KV memory, in shapes that suit drafts: their bits decide no text."""
         return dataclasses.replace(self._model, network=network, geometry=FAST[self.network.device.type])
 
-    def lodge(self, probe: KVMemory) -> KVMemory | None:
-        """See `KVMemory`."""
-        return self._model.memory.lodge(probe)
-
     def attach(self, reader: RowReader) -> None:
         """From now on `reader` reads what it taps of every row. Raises UnsupportedModel, see `HiddenTap`."""
         self._tap = HiddenTap(self._model.network, reader.taps)
@@ -229,7 +225,7 @@ def around(
         capture = capture_of(graphs, tested, level)
         if eyes is not None:
             sees_alike(tested, eyes)
-    memory = host.lodge(tested.memory) if isinstance(host, TorchEngine) else None
+    memory = host._model.memory.lodge(tested.memory) if isinstance(host, TorchEngine) else None
     lodged = memory.num_blocks // host.info.num_blocks if memory is not None and host is not None else 0
     if memory is None:
         wanted = num_blocks(tested.memory.bytes_per_token())

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 
 from opensled.core.protocol import common_prefix
 from verify_server.kv.blocks import BlockPool, BlockTable
+from verify_server.round.drafter import DrafterMemory
+from verify_server.round.sequence import Sequence as Text
 
 
 class GuestPool(BlockPool):
@@ -34,8 +36,9 @@ class GuestPool(BlockPool):
         self._host, self._shared = BlockPool(0, 1) if own else host, shared
         self._unused = list(range(own))
         self._places = count()
-        # Those with blocks: first those that rest, then the others by the time when they were drafted for
-        self._guests: OrderedDict[DraftKV, None] = OrderedDict()
+        self.guests: OrderedDict[Guest, None] = (
+            OrderedDict()
+        )  # with blocks; first the one drafted for longest ago
         self._host.reclaim = self._give_up
 
     @property
@@ -43,10 +46,9 @@ class GuestPool(BlockPool):
         """See `BlockPool`; with all that would be lent."""
         return super().num_free + self._host.num_free - self._host.lent
 
-    def place(self, tenant: str, content: Mapping[int, int]) -> DraftKV:
-        """The KV of a new sequence; see `BlockTable`."""
-        owner = tenant if self._shared else str(next(self._places))
-        return DraftKV(self, BlockTable(self, owner, content=content))
+    def place(self, tenant: str) -> Guest:
+        """The KV of a new sequence. It follows from the ids of the text alone: a draft model sees no pictures."""
+        return Guest(self, BlockTable(self, tenant if self._shared else str(next(self._places))))
 
     def take(self, count: int, tenant: str = "") -> list[int]:
         """See `BlockPool`; what others find in the target's blocks is lost last."""
@@ -54,80 +56,64 @@ class GuestPool(BlockPool):
         self._unused += self._host.lend(count - super().num_free, findable=True)
         return super().take(count, tenant)
 
-    def enter(self, guest: DraftKV) -> None:
-        """The guest is drafted for."""
-        self._guests[guest] = None
-        self._guests.move_to_end(guest)
-
-    def rest(self, guest: DraftKV) -> None:
-        """The guest is not drafted for, for its drafts do not pay: it makes room for others."""
-        if guest in self._guests:
-            self._guests.move_to_end(guest, last=False)
-
-    def leave(self, guest: DraftKV) -> None:
-        """The guest has no blocks."""
-        self._guests.pop(guest, None)
-
-    def clear_resting(self) -> bool:
-        """Whether there was a guest that rests, which has no blocks any more."""
-        first = next(iter(self._guests), None)
-        if first is None or not first.rests:
-            return False
-        first.clear()
-        return True
-
     def _give_up(self) -> int:
         """A block that a sequence needs."""
         while not self._unused and not self._cached:
-            next(iter(self._guests)).clear()
+            next(iter(self.guests)).clear()
+        self._host.lent -= 1
         return self._unused.pop() if self._unused else self._evict()
 
 
-class DraftKV:
+class Guest(DrafterMemory):
     """What a draft model has computed of one sequence."""
 
     def __init__(self, pool: GuestPool, table: BlockTable) -> None:
         self._pool, self._table = pool, table
         self.read = 0  # positions of the text that are computed,
         self._drafted: tuple[int, ...] = ()  # and the ids computed behind them
-        self.rests = False
 
-    def has_room(self, length: int) -> bool:
-        """Whether there seems to be room for the KV of so many positions."""
-        return self._table.reach() >= length
+    def unread(self, length: int) -> int | None:
+        """See `DrafterMemory`."""
+        return length - self.read if self._table.reach() >= length else None
 
-    def prepare(self, tokens: Sequence[int], confirmed: int, most: int) -> tuple[tuple[int, ...], int]:
-        """Blocks for the text and `most` tokens of a draft, as far as there is room; positions that are computed in
-        them, never the last one. No blocks: there is no room for the text. `confirmed`: tokens that are final."""
-        length, computed = len(tokens), min(self.read, confirmed)
-        if computed == self.read:
-            computed += common_prefix(self._drafted, tokens[computed : computed + len(self._drafted)])
-        computed = min(computed, length - 1)
-        if computed < confirmed:
-            self._table.publish(tokens, computed)
-            computed = self._table.adopt(tokens, computed)
-        self.rests = False
-        self._pool.enter(self)
-        while not self.has_room(length + most) and self._pool.clear_resting():
-            pass
-        if not self.has_room(length):
+    def prepare(self, text: Text, most: int) -> tuple[tuple[int, ...], int] | None:
+        """See `DrafterMemory`; the draft has blocks as far as there is room."""
+        computed = self._count_computed(text)
+        if computed < text.confirmed:
+            computed = self._table.adopt(text.tokens, computed)
+        if self._table.reach() < len(text):
             self.clear()
-            return (), 0
-        self._table.grow(min(self._table.reach(), length + most))
+            return None
+        self._table.grow(min(self._table.reach(), len(text) + most))
+        self._pool.guests[self] = None
+        self._pool.guests.move_to_end(self)
         self.read, self._drafted = computed, ()
         return tuple(self._table.blocks), computed
 
+    def _count_computed(self, text: Text) -> int:
+        """Positions that are computed in its blocks; the last one is computed again. Others may find them."""
+        if not self._table.blocks:
+            return 0
+        computed, tokens = min(self.read, text.confirmed), text.tokens
+        if computed == self.read:
+            computed += common_prefix(self._drafted, tokens[computed : computed + len(self._drafted)])
+        computed = min(computed, len(text) - 1)
+        if computed < text.confirmed:
+            self._table.publish(tokens, computed)
+        return computed
+
     def write(self, read: int, drafted: tuple[int, ...]) -> None:
-        """In the blocks that were prepared, `read` more positions of the text are computed, and `drafted` after it."""
+        """See `DrafterMemory`."""
         self.read, self._drafted = self.read + read, drafted
 
-    def rest(self) -> None:
-        """See `GuestPool`."""
-        self.rests = True
-        self._pool.rest(self)
+    def rest(self, text: Text) -> None:
+        """See `DrafterMemory`; others may have the blocks. Until then, what is in them is found again."""
+        read, _ = self.read, self._count_computed(text)
+        self.clear()
+        self.read = read
 
     def clear(self) -> None:
-        """Give all blocks back; what the sequence has in common with others may be found again."""
+        """See `DrafterMemory`; what the sequence has in common with others may be found again."""
         self._table.clear()
         self.read, self._drafted = 0, ()
-        self._pool.leave(self)
+        self._pool.guests.pop(self, None)
