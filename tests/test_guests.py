@@ -6,7 +6,7 @@ import pytest
 
 from opensled.core.protocol import EndRules
 from opensled.models.store import model_file
-from tests.drafters_beside import Broken, Recorder, counted, fresh_engine, texts_as_asked
+from tests.drafters_beside import Recorder, counted, fresh_engine, texts_as_asked
 from tests.fakes import FakeEngine, continuation
 from verify_server.drafting.guests import Guest, GuestPool
 from verify_server.drafting.model import ServerModel
@@ -89,13 +89,6 @@ def test_what_is_lost_is_read_again_where_there_is_room():
     assert drafted(kv, [*text, 7, 7]) == (4, 11)
 
 
-def test_short_memory_gives_a_draft_what_there_is():
-    _, guests = pools(4)
-    kv = guests.place("")
-    assert drafted(kv, [3] * 15, most=9) == (4, 0)
-    assert drafted(kv, [3] * 17) is None
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_no_block_is_lost_or_in_two_places(seed):
     rng, text, lengths = random.Random(seed), [place % 3 for place in range(900)], [2, 2, 2]
@@ -130,13 +123,6 @@ def test_no_sequence_loses_its_memory_to_a_draft_model(share):
     """In memory that all of them just fit in, as without a draft model."""
     texts, stats = counted(lodged(share), FakeEngine(num_blocks=FULL), PROMPTS)
     assert texts == EXPECTED and stats.own.accepted > 20 and stats.preempted == 0
-
-
-@pytest.mark.parametrize("share", [1, 3])
-def test_with_memory_for_half_of_the_sequences_drafts_delay_nobody(share):
-    _, alone = counted(Broken(), FakeEngine(num_blocks=FULL // 2), PROMPTS)
-    texts, stats = counted(lodged(share), FakeEngine(num_blocks=FULL // 2), PROMPTS)
-    assert texts == EXPECTED and stats.own.accepted > 20 and stats.steps <= alone.steps
 
 
 def test_with_memory_full_of_users_nobody_is_drafted_for():

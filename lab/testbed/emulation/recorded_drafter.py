@@ -102,9 +102,6 @@ class RecordedDrafter(ServerDrafter):
         self._spend(seconds)
         return [draft.end() for draft in drafts]
 
-    def forget(self, session: int) -> None:
-        self._recorded.forget(session)
-
     def _pass_s(self, pieces: Sequence[StepPiece]) -> float:
         return self._law.pass_s(pieces) if pieces else 0.0
 

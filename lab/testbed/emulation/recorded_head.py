@@ -32,9 +32,6 @@ class RecordedHead(ServerDrafter):
         self._spend(passes * self._law.pass_s([StepPiece(1, ask.length - 1) for ask in asks]))
         return [self._proposal(ask) for ask in asks]
 
-    def forget(self, session: int) -> None:
-        self._recorded.forget(session)
-
     def _proposal(self, ask: Ask) -> Proposal:
         trace = self._recorded.of(ask)
         place = ask.length - len(trace.prompt_ids)

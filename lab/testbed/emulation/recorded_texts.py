@@ -20,10 +20,6 @@ class RecordedTexts:
             self._traces[ask.session] = self._find(ask)
         return self._traces[ask.session]
 
-    def forget(self, session: int) -> None:
-        """The session is over."""
-        self._traces.pop(session, None)
-
     def _find(self, ask: Ask) -> ItemTrace:
         text = tuple(ask.tokens)
         for length in self._lengths:

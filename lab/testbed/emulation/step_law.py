@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
 from typing import NamedTuple
 
 from hw_profiles.step_cost import DraftingCost, StepCost, TargetCost
@@ -67,11 +66,6 @@ class StepLaw:
     def cost(self) -> ResidentCost:
         """Of the target, as a scheduling policy reckons with it."""
         return ResidentCost(self.target, self.context, self.draft, self.others)
-
-    @property
-    def guests(self) -> int:
-        """Sessions for whose draft KV there is room in the place of one session's KV; 0 without a draft."""
-        return ceil(self.target.kv_bytes / self.draft.kv_bytes) if self.draft else 0
 
     def step_s(self, pieces: Sequence[StepPiece]) -> float:
         """Seconds of one step of the target over `pieces`."""

@@ -203,7 +203,6 @@ def best(setting: Setting, mode: str, pace: float, lengths: Sequence[int] = LENG
 
 
 def kv_fits(setting: Setting, mode: str) -> int:
-    """Sessions whose KV fits; a draft beside the target takes room for its weights, and for its own KV in the mode in
-    which it drafts for all of them."""
+    """Sessions whose KV fits beside a draft's weights, and beside its KV in the mode that drafts for all of them."""
     draft = setting.draft_cost if mode in DRAFT_BESIDE else None
     return sessions_beside(setting.cost, setting.reserved, draft, reserved=mode == SERVER_SD)

@@ -6,7 +6,7 @@ guests of a draft model. There is no thread.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import ceil, inf
 from typing import Any, Protocol
 
 from hw_profiles.step_cost import HardwareProfile
@@ -71,10 +71,11 @@ class RecordedTarget(Target):
 
     facts = EngineInfo("recorded", VOCABULARY, ENDLESS, (), "fast", "", "simulated", 0, 1)
 
-    def __init__(self, drafting: DraftStage | None, places: int, guests: int) -> None:
-        """`guests`: see `StepLaw`."""
-        self.drafting, self.memory, self._guests = drafting, TargetMemory(), guests
-        self._pool, self._held = BlockPool(places * guests, ENDLESS), dict[int, list[int]]()
+    def __init__(self, drafting: DraftStage | None, places: int, law: StepLaw) -> None:
+        self.drafting, self.memory, self._held = drafting, TargetMemory(), dict[int, list[int]]()
+        # Sessions for whose draft there is room in the place of one session
+        self._guests = ceil(law.target.kv_bytes / law.draft.kv_bytes) if law.draft else 0
+        self._pool = BlockPool(places * self._guests, ENDLESS)
         if drafting is not None:
             drafting.drafter.lodge(self._pool)
 
@@ -117,7 +118,7 @@ class SimulatedServer:
         """`profile`: what the policy reckons with; None = the law itself."""
         self._events, self._law, self._places = events, law, places
         self._overhead, self._drafter = overhead, drafter
-        target = RecordedTarget(drafter.stage if drafter else None, places, law.guests)
+        target = RecordedTarget(drafter.stage if drafter else None, places, law)
         profile = profile or HardwareProfile(cost=law.cost, drafting=law.drafting)
         self._machine = StepMachine(target, policy, profile, learns=False)
         self._readers: dict[Session, Reader] = {}
