@@ -14,7 +14,6 @@ from tests.drafters_beside import EXPECTED, FOUR, PROMPT, Broken, Returns, count
 from tests.fakes import (
     IMPATIENT,
     VOCAB,
-    FakeEngine,
     FakeText,
     OracleDrafter,
     Weather,
@@ -104,13 +103,6 @@ async def test_text_that_sessions_share_is_read_once():
     assert 2 * before - model.computed >= 36
 
 
-def test_short_memory_changes_no_text():
-    """Sessions take each other's KV blocks, and have too few for drafts."""
-    prompts = [[id, 2, 3] for id in range(1, 5)]
-    drafter, target = ServerModel(FakeEngine(num_blocks=20)), FakeEngine(num_blocks=20)
-    assert counted(drafter, target, prompts)[0] == [tuple(continuation(prompt, 40)) for prompt in prompts]
-
-
 def test_a_long_text_is_read_in_pieces():
     model, prompt = engine(context_length=2000), [1 + place % 40 for place in range(600)]
     texts, stats = counted(ServerModel(model), engine(context_length=2000), [prompt], max_step_tokens=700)
@@ -166,13 +158,6 @@ def test_a_storm_on_every_link_changes_nothing():
         patience=IMPATIENT,
     )
     assert texts == [tuple(continuation(prompt, 40)) for prompt in prompts]
-
-
-def test_sequences_that_end_are_forgotten():
-    drafter = ServerLookup()
-    counted(drafter, engine(target=periodic), [PROMPT, [1, 2, 3]])
-    counted(drafter, engine(target=periodic), [PROMPT])
-    assert len(drafter._indices) <= 1
 
 
 # -- loading ----------------------------------------------------------------------------------------------------
