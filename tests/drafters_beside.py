@@ -94,7 +94,7 @@ async def written(engine, drafter, prompts, devices, params, machine=Evicting):
         return [answer.tokens for answer in answers], network.manager.loop.machine.stats
 
 
-def texts_as_asked(engine, drafter, reference, temperature):
+def texts_as_asked(engine, drafter, reference, temperature, preempted=1):
     """All prompts twice, every other one on a device that drafts: equal texts; what the server counted."""
     prompts = [tuple(reference.encode(text)) for text in (*PROMPTS, *PROMPTS)]
     params = [SamplingParams(temperature, max_tokens=TOKENS, seed=seed) for seed in range(len(prompts))]
@@ -106,7 +106,7 @@ def texts_as_asked(engine, drafter, reference, temperature):
     ]
     answers, stats = written(engine, drafter, prompts, devices, params)
     assert [list(answer) for answer in answers] == texts
-    assert stats.own.tokens > 50 and stats.preempted > 0
+    assert stats.own.tokens > 50 and stats.preempted >= preempted
 
 
 PROMPT = [3, 1, 4, 1, 5]
