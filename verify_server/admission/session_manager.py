@@ -118,9 +118,8 @@ class SessionManager:
         )
         self.devices = DeviceBook()
         stage = loop.machine.target.drafting
-        self._drafters = DeviceBook(
-            stage.drafter.guess if stage else GUESS
-        )  # of the server's own drafts: tenants learn nothing of each other
+        # Of the server's own drafts: tenants learn nothing of each other
+        self._drafters = DeviceBook(stage.drafter.guess if stage else GUESS)
 
     @property
     def unready(self) -> str:

@@ -36,9 +36,8 @@ class GuestPool(BlockPool):
         self._host, self._shared = BlockPool(0, 1) if own else host, shared
         self._unused = list(range(own))
         self._places = count()
-        self.guests: OrderedDict[Guest, None] = (
-            OrderedDict()
-        )  # with blocks; first the one drafted for longest ago
+        # Those with blocks; first the one drafted for longest ago
+        self.guests: OrderedDict[Guest, None] = OrderedDict()
         self._host.reclaim = self._give_up
 
     @property

@@ -181,9 +181,8 @@ class EngineInfo:
     # them read it once.
     tree_reads: int = 0
     runtime: str = "custom"  # what computes it: "torch", "llama.cpp"
-    lodged: int = (
-        0  # blocks of a draft model in one of its target's, whose KV memory it shares; 0 = in its own
-    )
+    # Blocks of a draft model in one of its target's, whose KV memory it shares; 0 = it has its own
+    lodged: int = 0
     row_step: int = 1  # it computes a multiple of so many rows, where there are few
     hidden_size: int = 0  # of its hidden states; 0 = it gives none
     images: ImageFacts | None = None  # what it makes of pictures; None = it reads text alone

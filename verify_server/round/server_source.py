@@ -43,9 +43,8 @@ class ServerDrafts(DraftSource):
 
     def take(self, proposal: Proposal, asked: int) -> None:
         """Take the drafter's answer to a request for a chain of `asked` tokens."""
-        self.memory.write(
-            proposal.read, proposal.block.ids[:-1]
-        )  # the last token of a draft is never computed
+        # The last token of a draft is never computed
+        self.memory.write(proposal.read, proposal.block.ids[:-1])
         block = self.arrange(proposal.block)
         self.offer, count = None, len(block.tokens)
         if count:
