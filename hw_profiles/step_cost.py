@@ -69,7 +69,7 @@ class HardwareProfile:
     # Tokens one forward computes at most: bounds how long a step delays all sessions (chosen)
     max_step_tokens: int = 512
     cost: StepCost = ROOFLINE
-    drafting: DraftingCost | None = None  # of a drafter beside the target; None = there is none
+    drafting: tuple[DraftingCost, ...] = ()  # of the drafters beside the target
 
 
 def interpolated(curve: Curve, rows: float) -> float:

@@ -47,7 +47,7 @@ class SessionView:
     server_drives: bool  # the server decodes it without waiting, since no draft is expected
     waiting_since: float  # when its last verdict left
     device: OfferView  # drafts of its device
-    server: OfferView  # server drafts
+    servers: tuple[OfferView, ...] = ()  # of the server's drafters; the draft of one of them may wait
     paused: bool = False  # the reader is slow: compute only answers to drafts until it catches up
     absent: bool = False  # the reader is gone: compute nothing until one comes back
     context: int = 0  # KV positions that a step over it reads, without those it computes
@@ -58,6 +58,13 @@ class SessionView:
     left: int = 1 << 30  # tokens that it may still write
     # Its answer is long and only the context ends it, so shorter answers have priority
     runs_on: bool = False
+
+    @property
+    def server(self) -> OfferView:
+        """The waiting server draft; where there is none, the first drafter."""
+        return next(
+            (one for one in self.servers if one.tokens), self.servers[0] if self.servers else NO_OFFER
+        )
 
 
 @dataclass(frozen=True)
@@ -83,7 +90,8 @@ class Slice:
     # Sent with the verdict: maximum useful length of the next draft (depth of a tree); 0 = do not draft, None = no hint
     hint: int | None = None
     own: int | None = None  # maximum number of server draft tokens to verify; None = all
-    ask: int = 0  # maximum number of tokens that the server's drafter drafts after this step
+    ask: int = 0  # maximum number of tokens that a drafter of the server drafts after this step,
+    drafter: int = 0  # this one of them
     why: Why = None  # of a hint of 0 that the device has not heard yet
 
 

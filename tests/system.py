@@ -66,7 +66,7 @@ async def running(
     """A server over `engine` and a network to it; on exit every KV block must be back. `policy`: else `Fcfs`;
     `drafter`: beside the target; `memory`: of `BlockTarget`."""
     policy = policy or Fcfs(draft_wait)
-    stage = DraftStage(drafter, engine.info.vocab_size) if drafter else None
+    stage = DraftStage({"": drafter}, engine.info.vocab_size) if drafter else None
     profile = HardwareProfile(max_step_tokens)
     loop = looping(engine, policy, profile, time.monotonic, stage, machine, learns=True, **memory)
     text = text or FakeText(engine.info.vocab_size)

@@ -224,7 +224,7 @@ def test_nothing_is_left_to_read_before_a_first_draft(about):
     assert isinstance(recorder.inner, ServerModel)
     from hw_profiles.step_cost import ROOFLINE
 
-    assert DraftStage(recorder.inner, 300).first_cost(ROOFLINE).read_s == 0
+    assert DraftStage({"": recorder.inner}, 300).first_costs(ROOFLINE)[0].read_s == 0
 
 
 def target(engine=None, text=None) -> ServedModel:

@@ -18,7 +18,7 @@ from scheduler.estimates import DeviceBook, DraftEstimate, Forecast
 from scheduler.goodput.assignment import DraftPlanner
 from scheduler.goodput.policy import Goodput
 from scheduler.goodput.probes import PAUSE
-from scheduler.goodput.rounds import ARMS
+from scheduler.goodput.rounds import LENGTHS
 from scheduler.goodput.state import GoodputState, Lengths
 from scheduler.plan import SessionView, Slice, Snapshot
 from tests.goodput_plans import COMPUTES, FAR, GOOD, HOPELESS, NOW, READS, WAIT, drafting, plan, view
@@ -32,7 +32,7 @@ SURE = Forecast(0.9, 0.9)
 
 def server(drafting: DraftingCost = CHEAP, profile: HardwareProfile = READS) -> HardwareProfile:
     """A server with a drafter beside its target."""
-    return replace(profile, drafting=drafting)
+    return replace(profile, drafting=(drafting,) if drafting else ())
 
 
 def own(id: int = 1, **fields: object) -> SessionView:
@@ -398,7 +398,7 @@ def test_a_session_that_has_its_turn_in_every_fourth_step_is_compared_with_decod
     """Not with one token in every step, beside which every draft would look much slower."""
     sessions = [drafting(id) for id in range(1, 41)]
     planner = DraftPlanner(sessions, replace(READS, max_step_tokens=16))
-    four = planner.assignments(np.full((1, 40), ARMS.index((4, 0))))[0]
+    four = planner.assignments(np.full((1, 40), 1 + LENGTHS.index(4)))[0]
     assert set(planner.device[four.arms, planner.all]) == {4}
     assert four.rates.mean() * four.step_s < 0.5, "tokens of a session for each step that passes"
 

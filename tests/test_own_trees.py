@@ -109,7 +109,8 @@ def test_a_tree_ends_before_an_id_that_the_target_does_not_know():
     block = DraftBlock(5, tuple(DraftToken(id, 0.5) for id in (1, 2, 99, 3)), (-1, -1, 0, 1))
 
     ask = Ask(7, "t", [1, 2, 3, 4, 5], 2, SamplingParams(), b"", max_of_tree=8)
-    (made, _) = DraftStage(Returns(lambda asks: [Proposal(block)]), 50).run([ask]).proposals[7]
+    [drafted] = DraftStage({"": Returns(lambda asks: [Proposal(block)])}, 50).run([ask])
+    (made, _) = drafted.proposals[7]
     assert made.block == DraftBlock(5, block.tokens[:2], (-1, -1))
 
 

@@ -1,6 +1,6 @@
 """Sessions as policies see them, for tests that give only what matters to them."""
 
-from scheduler.plan import NO_OFFER, OfferView, SessionView
+from scheduler.plan import OfferView, SessionView
 
 DEVICE = {"draft": "tokens", **{name: name for name in OfferView.__slots__}}
 SERVER = {"own": "tokens", **{f"own_{name}": name for name in OfferView.__slots__}}
@@ -24,6 +24,6 @@ def viewed(
         server_drives,
         waiting_since,
         OfferView(draft, **device),  # type: ignore[arg-type]
-        OfferView(**server) if server else NO_OFFER,  # type: ignore[arg-type]
+        (OfferView(**server),) if server else (),  # type: ignore[arg-type]
         **fields,  # type: ignore[arg-type]
     )

@@ -68,7 +68,7 @@ STATES = (
     State("all kinds of devices", KINDS),
     State("drafting does not pay", KINDS, COMPUTING),
     State("all come with prompts", KINDS, settled=0.0, duration=1.0),
-    State("device and server draft", (FAST,), replace(READING, drafting=CHEAP), DRAFTING),
+    State("device and server draft", (FAST,), replace(READING, drafting=(CHEAP,)), DRAFTING),
 )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hw_profiles.speculation import Numbers
-from hw_profiles.step_cost import DraftingCost, HardwareProfile
+from hw_profiles.step_cost import HardwareProfile
 from scheduler.goodput.rounds import LENGTHS, Chosen, RoundTable
 from scheduler.plan import SessionView
 
@@ -25,7 +25,6 @@ PROMISE = 5.0  # chosen: what a token below the pace counts for; kept promises c
 DRAFTING, STEADY = 0.25, 0.025
 LEAST = 0.5  # chosen: tokens for each step; no answer gets more than half as slow to speed up others
 SOME = LENGTHS[-1]  # positions over which the cost of one more is measured, so that a bend near by counts
-NO_DRAFTING = DraftingCost(0.0, 0.0, 0.0)
 
 
 class StepLoad(NamedTuple):
@@ -37,9 +36,10 @@ class StepLoad(NamedTuple):
     position_s: float = 0.0  # of a step, for one more position,
     session_s: float = 0.0  # and for one more session
     slowdown: float = 0.0  # tokens/s that all lose if steps become a second longer
-    # Passes of the server's drafter shared by so many sessions; a longer draft pays for its extra passes alone
-    passes: float = 0.0
-    sharing: float = 1.0
+    # Of each drafter of the server, the seconds of passes that so many sessions share; a longer draft pays for its
+    # extra passes alone
+    passes_s: tuple[float, ...] = (0.0,)
+    sharing: tuple[float, ...] = (1.0,)
 
 
 class Assignment(NamedTuple):
@@ -64,11 +64,10 @@ class DraftPlanner(RoundTable):
     ) -> None:
         """`worth`: the worth of a token planned with device drafts; see outcomes.py. `writing`: the share of the time
         that prompts leave, for paces that are promised."""
-        super().__init__(sessions)
+        super().__init__(sessions, profile.drafting)
         self.tokens = np.where(self.device > 0, worth * self.tokens, self.tokens)
         self._writing = writing
         self._cost, self._step_tokens = profile.cost, profile.max_step_tokens
-        self._drafting = profile.drafting or NO_DRAFTING
 
     def best(self, present: Chosen) -> Assignment:
         """The most valuable assignment; a change must gain BETTER of the tokens/s of the changed sessions."""
@@ -101,9 +100,9 @@ class DraftPlanner(RoundTable):
         share = self._shares(load.step_s, self.away, load.sessions - (at.shares if at else 0.0))
         rates = self.tokens * share / load.step_s
         places = load.position_s * self.positions + load.session_s
-        passes = self._drafting.passes(self.own)
-        passes = np.minimum(passes, load.passes) / load.sharing + np.maximum(0.0, passes - load.passes)
-        places = places + self._drafting.seconds(passes, self.drafted, self.read)
+        shared, among = (self._by_arm(each) for each in (load.passes_s, load.sharing))
+        passes_s = np.minimum(self.passes_s, shared) / among + np.maximum(0.0, self.passes_s - shared)
+        places = places + passes_s + self.added_s
         gains = rates + self._promise_worth(rates, self.drafts, self.paces) - load.slowdown * share * places
         gains = gains - margins
         gains[~self.allowed] = -np.inf
@@ -129,15 +128,15 @@ class DraftPlanner(RoundTable):
         """For each row of arms: the seconds of a step [row, 1], the share of steps that each session is in, and the
         number of steps [row, 1] until all sessions have had a turn."""
         away, positions, contexts = self.away[arms, self.all], self.positions[arms, self.all], self.contexts
-        drafted, read = self.drafted[arms, self.all], self.read[arms, self.all]
-        passes, mean = self.own[arms, self.all].max(axis=1), float(contexts.mean())
+        added_s, mean = self.added_s[arms, self.all], float(contexts.mean())
+        passes_s = sum([each.max(axis=1) for each in self._passes_s(arms)])
         step_s, share = np.full((len(arms), 1), self._cost.verify_s(1, mean, 1)), np.ones(away.shape)
         for _ in range(ITERATIONS):
             last_s, last = step_s, share
             share = self._shares(step_s, away, last.sum(axis=1, keepdims=True) - last)
             present = share / _busy(share)  # in a step that there is
-            sums = [(present * each).sum(axis=1) for each in (positions, contexts, drafted, read, 1)]
-            loads = np.vstack((*sums, passes))
+            sums = [(present * each).sum(axis=1) for each in (positions, contexts, 1)]
+            loads = np.vstack((*sums, passes_s + (present * added_s).sum(axis=1)))
             found = [self._mean_step(mean, *each) for each in loads.T.tolist()]
             step_s, turns = (np.array(column)[:, None] for column in zip(*found))
             if (step_s == last_s).all() and (share == last).all():
@@ -149,15 +148,12 @@ class DraftPlanner(RoundTable):
         mean: float,
         load: float,
         contexts: float,
-        drafted: float,
-        read: float,
         sessions: float,
-        passes: float,
+        drafting_s: float,
     ) -> tuple[float, float]:
         """The seconds of a step, and the number of steps for all that is to be done. `mean`: of contexts."""
         turns = max(1.0, load / self._step_tokens)
         seconds = self._cost.verify_s(load / turns, max(mean, contexts / turns), max(1.0, sessions / turns))
-        drafting_s = self._drafting.seconds(passes, drafted, read) if passes else 0.0
         return seconds + drafting_s / turns, turns
 
     @staticmethod
@@ -185,7 +181,7 @@ class DraftPlanner(RoundTable):
         sessions = max(1.0, float(present.sum()))
         positions = float(present @ self.positions[at.arms, self.all])
         contexts = max(float(self.contexts.mean()), float(present @ self.contexts))
-        own = np.sort(self.own[at.arms, self.all])
+        passes_s = self._passes_s(at.arms)
         now_s = cost.verify_s(positions, contexts, sessions)
         another_s = cost.verify_s(positions, contexts * (1 + 1 / sessions), sessions + 1)
         return StepLoad(
@@ -195,9 +191,18 @@ class DraftPlanner(RoundTable):
             (cost.verify_s(positions + SOME, contexts, sessions) - now_s) / SOME,
             another_s - now_s,
             float(at.rates @ share) / at.step_s,
-            float(self._drafting.passes(own[-2])) if len(own) > 1 else 0.0,
-            max(1.0, float(np.count_nonzero(own))),
+            tuple([float(np.sort(each)[-2]) if len(each) > 1 else 0.0 for each in passes_s]),
+            tuple([max(1.0, float(np.count_nonzero(each))) for each in passes_s]),
         )
+
+    def _passes_s(self, arms: Chosen) -> list[Numbers]:
+        """Of each drafter of the server, the seconds of passes under `arms` [..., session]."""
+        drafter, passes_s = self.drafter[arms], self.passes_s[arms, self.all]
+        return [np.where(drafter == each, passes_s, 0.0) for each in range(self.drafter[-1] + 1)]
+
+    def _by_arm(self, values: Sequence[float]) -> Numbers:
+        """[arm, 1]: the value of the drafter of each arm; those that are new have the last one's."""
+        return np.array(values)[np.minimum(self.drafter, len(values) - 1)][:, None]
 
 
 def _busy(shares: Numbers) -> Numbers:

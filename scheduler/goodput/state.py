@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hw_profiles.step_cost import HardwareProfile, StepCost
-from scheduler.goodput.assignment import NO_DRAFTING, Assignment, DraftPlanner, StepLoad
+from scheduler.goodput.assignment import Assignment, DraftPlanner, StepLoad
 from scheduler.goodput.outcomes import NOTHING_SEEN, SETTLED, Expected, Outcomes, recent
 from scheduler.goodput.probes import LENGTH, RESTED, Probe, ProbeCosts
-from scheduler.goodput.rounds import Chosen
+from scheduler.goodput.rounds import NO_DRAFTING, Chosen, order_of
 from scheduler.plan import SessionView, Slice
 
 # Chosen: between two reviews. A review of 1000 sessions takes some 10 ms, so it comes once a second.
@@ -22,7 +22,9 @@ REVIEW_S, EACH_S = 0.25, 1e-3
 CHANGE = 0.1  # chosen: share of the sessions that are new or gone, from which on a review comes at once
 
 Lengths = Mapping[int, int]  # by session
-Source = tuple[int, bool]  # a session, and whether it is the server that drafts for it
+Asks = Mapping[int, tuple[int, int]]  # by session: tokens, and the drafter of the server
+Source = tuple[int, int]  # a session, and the drafter of the server that drafts for it, or its DEVICE
+DEVICE = -1
 
 
 class Wait(NamedTuple):
@@ -39,7 +41,7 @@ class GoodputState:
 
     arms: Mapping[int, int] = field(default_factory=dict)  # of each session
     hints: Lengths = field(default_factory=dict)  # of devices that have drafted
-    asks: Lengths = field(default_factory=dict)  # of the server's drafter
+    asks: Asks = field(default_factory=dict)
     load: StepLoad = field(default_factory=StepLoad)
     reviewed: float = -inf
     planned: float = -inf  # the latest plan
@@ -55,12 +57,13 @@ class GoodputState:
     # Of the latest plan, until hints change: a session waits for many plans, and its view stays
     waits: Mapping[int, Wait] = field(default_factory=dict)
 
-    def orders(self, now: float) -> tuple[Lengths, Lengths]:
-        """The draft lengths that devices, and the server's drafter, are asked for, with those of probes."""
+    def orders(self, now: float) -> tuple[Lengths, Asks]:
+        """What devices and the server's drafters are asked for, with probes."""
         if now >= self.until:
             return self.hints, self.asks
         probed = [source for source, probe in self.probes.items() if now < probe.until]
-        devices, servers = ({id: LENGTH for id, own in probed if own == kind} for kind in (False, True))
+        devices = {id: LENGTH for id, drafter in probed if drafter == DEVICE}
+        servers = {id: (LENGTH, drafter) for id, drafter in probed if drafter != DEVICE}
         return {**self.hints, **devices}, {**self.asks, **servers}
 
     def seen(self, waits: dict[int, Wait], now: float) -> GoodputState:
@@ -111,7 +114,7 @@ def _with_new(old: GoodputState, new: Sequence[SessionView], profile: HardwarePr
         old,
         arms={**old.arms, **arms},
         hints={**old.hints, **hints},
-        asks={**old.asks, **dict.fromkeys(arms, 0), **asks},
+        asks={**old.asks, **dict.fromkeys(arms, (0, 0)), **asks},
         newest=max(old.newest, new[-1].id),
     )
 
@@ -167,13 +170,14 @@ def _expect_rates(
 
 def _orders(
     sessions: Sequence[SessionView], planner: DraftPlanner, arms: Chosen
-) -> tuple[dict[int, int], dict[int, int], dict[int, int]]:
-    """The orders of an assignment: the arm of each session, and the draft lengths of its device (if that has drafted)
-    and of the server."""
-    ids = [session.id for session in sessions]
+) -> tuple[dict[int, int], dict[int, int], dict[int, tuple[int, int]]]:
+    """The orders of an assignment: the arm of each session, and what its device (if that has drafted) and the server
+    are asked for."""
+    ids, chosen = [session.id for session in sessions], arms.tolist()
     device, own = planner.device[arms, planner.all].tolist(), planner.own[arms, planner.all].tolist()
     hints = {one.id: length for one, length in zip(sessions, device) if one.device.forecast is not None}
-    return dict(zip(ids, arms.tolist())), hints, {id: length for id, length in zip(ids, own) if length}
+    asks = {id: order_of(*each) for id, *each in zip(ids, chosen, own) if each[-1]}
+    return dict(zip(ids, chosen)), hints, asks
 
 
 def _probes(
@@ -181,12 +185,13 @@ def _probes(
 ) -> Iterator[tuple[Source, Probe]]:
     """The probes of all sources that may draft and rest."""
     for session in sessions:
-        for offer, drafting, ordered in (
-            (session.device, None, state.hints),
-            (session.server, profile.drafting or NO_DRAFTING, state.asks),
-        ):
-            forecast, source = offer.forecast, (session.id, drafting is not None)
-            if forecast is None or not offer.longest or ordered.get(session.id):
+        asked, drafter = state.asks.get(session.id, (0, 0))
+        ordered = {DEVICE: state.hints.get(session.id), drafter: asked}
+        costs_of = (*profile.drafting, *[NO_DRAFTING] * len(session.servers))
+        sources = zip((session.device, *session.servers), (None, *costs_of))
+        for number, (offer, drafting) in enumerate(sources, DEVICE):
+            forecast, source = offer.forecast, (session.id, number)
+            if forecast is None or not offer.longest or ordered.get(number):
                 continue
             probe = state.probes.get(source)
             if probe is None or now >= probe.due:

@@ -63,7 +63,7 @@ class Room:
         """`drafter`: beside the target."""
         self.loop, self.drafter = InlineLoop(), drafter
         engine = FakeEngine(num_blocks=BLOCKS, context_length=100)
-        stage = DraftStage(drafter, VOCAB) if drafter else None
+        stage = DraftStage({"": drafter}, VOCAB) if drafter else None
         loop = looping(engine, Fcfs(3.0, 4), HardwareProfile(24), self.loop.time, stage)
         self.server = Server(self.manager_of(loop, ServedModel("fake", engine, Text())), engine)
         self.wires: list[tuple[Wire, asyncio.Task]] = []

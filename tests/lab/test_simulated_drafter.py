@@ -126,7 +126,7 @@ def test_verdicts_leave_before_the_server_drafts():
     server = SimulatedServer(events, LAW, Fcfs(0.25, 3), 2, drafter=SimulatedDrafter(LAW, traces.items))
     server.open(reader)
     events.run(1.1)  # the prompt's step ends after 1 s, its three passes after 0.3 s more
-    drafts = reader.session.sources.server.estimate
+    drafts = reader.session.sources.servers[0].estimate
     assert (server.totals.steps, server.totals.tokens, drafts.drafts) == (1, 1, 0)
     events.run(2.2)
     assert (drafts.drafts, server.totals.tokens) == (1, 1)
@@ -154,7 +154,7 @@ def session_of(traces: TraceSet) -> Session:
     """One whose prompt is computed."""
     sequence = RecordedSequence(scripts(traces)[0])
     sequence.computed = len(sequence) - 1
-    sources = DraftSources(DraftLimits(VOCABULARY, 16, 64), server=ServerDrafts(DraftEstimate()))
+    sources = DraftSources(DraftLimits(VOCABULARY, 16, 64), servers=[ServerDrafts(DraftEstimate())])
     return Session(1, "", sequence, Terms(SamplingParams(), b"", Match()), sources)
 
 
@@ -178,8 +178,7 @@ def test_the_drafts_of_device_and_server_are_decided_as_one_tree(device, own):
     drafts = [chain(base, text, *device, 5), chain(base, text, *own, 6)]
     session.attach(base)
     session.submit(Draft(1, drafts[0]), 0.0)
-    assert session.sources.server is not None
-    session.sources.server.hold(drafts[1], 0.0)
+    session.sources.servers[0].hold(drafts[1], 0.0)
     item = session.plan(Slice(1, 1, True), 0.0)
     assert item.check is not None
     ids = [[token.id for token in draft.tokens] for draft in drafts]

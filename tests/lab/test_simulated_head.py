@@ -75,7 +75,7 @@ def test_an_emulated_server_replays_a_head_where_it_is_told_of_one(kind, tmp_pat
     drafter = load(ServeConfig(), None)
     assert isinstance(drafter, RecordedHead)
     assert drafter.propose([ask(traces, 1)])[0].block.tokens
-    assert DraftStage(drafter, 1 << 31).first_cost(law_of(kind).cost).max_passes == 1
+    assert DraftStage({"": drafter}, 1 << 31).first_costs(law_of(kind).cost)[0].max_passes == 1
 
 
 @every_kind

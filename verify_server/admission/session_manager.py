@@ -16,7 +16,7 @@ from opensled.core.noise import KEY_BYTES, noise_key
 from opensled.net.old_connection import over_old_connection
 from opensled.net.probes import DRAINING
 from scheduler.admission import AdmissionRequest
-from scheduler.estimates import GUESS, DeviceBook
+from scheduler.estimates import DeviceBook
 from verify_server.access.security import Tenants
 from verify_server.access.signing import TOKEN_SECONDS, TokenSigner
 from verify_server.access.tenant_pool import Spent
@@ -117,9 +117,6 @@ class SessionManager:
             loop, limits.max_sessions, limits.tenants, self._quotas, limits.max_pace
         )
         self.devices = DeviceBook()
-        stage = loop.machine.target.drafting
-        # Of the server's own drafts: tenants learn nothing of each other
-        self._drafters = DeviceBook(stage.drafter.guess if stage else GUESS)
 
     @property
     def unready(self) -> str:
@@ -365,12 +362,12 @@ class SessionManager:
         quota, record = self._quotas.of(tenant), self.records.of(tenant, message.device)
         budget = DraftBudget(quota, record, MIN_ACCEPTANCE, riders=riders)
         device = DeviceDrafts(self.devices.of(tenant, message.device), budget)
-        stage, server = self.loop.machine.target.drafting, None
+        stage, servers = self.loop.machine.target.drafting, []
         # A rule with `draft_probs` must know what tokens are drawn from; a loose one lets tokens of a draft stand, and
         # who asks for it means the device's model.
         if stage is not None and rule.lossless and not rule.draft_probs:
-            server = stage.source(self._drafters.of(tenant, ""), DraftBudget(riders=riders), tenant)
-        return DraftSources(self._limits_under(rule), device, server)
+            servers = stage.sources(tenant, riders)
+        return DraftSources(self._limits_under(rule), device, servers)
 
 
 def _digests(message: Open) -> tuple[bytes, ...]:

@@ -1,4 +1,4 @@
-"""The drafter beside the target: the one that a server's options name, or the one that suits its engine and policy."""
+"""The drafters beside the target: those that a server's options name, or those that suit its engine and policy."""
 
 from __future__ import annotations
 
@@ -19,37 +19,44 @@ WEIGHING = "goodput"  # the policy that drafts only where it pays; others draft 
 
 
 class Choice(NamedTuple):
-    """What drafts beside the target."""
+    """The drafters beside the target."""
 
-    drafter: str  # as --server-drafter names it
+    drafters: str  # as --server-drafter names them
     why: str = ""  # the reason for "none", where --server-drafter did not ask for it
 
 
 def choose(config: ServeConfig) -> Choice:
-    """Read --server-drafter auto: a drafter that costs nothing while it rests, or the draft model that is named.
+    """Read --server-drafter auto: a drafter that costs nothing while it rests, and the draft model that is named.
 
-    A draft model that is not named is not loaded: with four users and more it gained nothing on a processor, where
-    lookup gained a third (docs/drafters.md). Any other drafter is taken as it is.
+    A draft model that is not named is not loaded: its weights take memory that KV could have. Any other drafter is
+    taken as it is.
     """
     if config.server_drafter != AUTO_DRAFTER:
         return Choice(config.server_drafter)
-    if config.draft_model:
-        return Choice("model")
     if config.policy != WEIGHING:
-        return Choice("none", f"policy {config.policy} does not weigh what its drafts bring")
+        reason = f"policy {config.policy} does not weigh what its drafts bring"
+        return Choice("model") if config.draft_model else Choice("none", reason)
     if config.draft_wait == inf:
-        return Choice("none", "--draft-wait inf leaves drafting to devices")
-    return Choice("lookup")
+        return (
+            Choice("model")
+            if config.draft_model
+            else Choice("none", "--draft-wait inf leaves drafting to devices")
+        )
+    return Choice("lookup+model" if config.draft_model else "lookup")
 
 
 def drafting_of(config: ServeConfig, target: LoadedModel) -> DraftStage | None:
-    """The stage with the drafter of `config`; None = there is none. Raises the errors of loading it."""
-    name, why = choose(config)
-    _refuse_others(config.draft_model, name)
-    drafter = SERVER_DRAFTERS.get(name)(config, target)
+    """The stage with the drafters of `config`; None = there are none. Raises the errors of loading them."""
+    chosen, why = choose(config)
+    drafters = {}
+    for name in chosen.split("+"):
+        _refuse_others(config.draft_model, name)
+        drafter = SERVER_DRAFTERS.get(name)(config, target)
+        if not isinstance(drafter, NoDrafter):
+            drafters[name] = drafter
     if config.server_drafter == AUTO_DRAFTER:
-        tell(f"drafter: {AUTO_DRAFTER} -> {name}{why and f' ({why})'}")
-    return None if isinstance(drafter, NoDrafter) else DraftStage(drafter, target.text.vocab_size, name)
+        tell(f"drafter: {AUTO_DRAFTER} -> {chosen}{why and f' ({why})'}")
+    return DraftStage(drafters, target.text.vocab_size) if drafters else None
 
 
 def _refuse_others(draft_model: str, drafter: str) -> None:

@@ -1,7 +1,7 @@
 """A small model of the same vocabulary beside the target: it drafts for all sessions at once.
 
-Its KV takes no memory from users (verify_server/drafting/guests.py). It draws with each session's own noise, so that at every
-temperature it proposes what the target is likely to draw (opensled/core/noise.py).
+Its KV takes no memory from users (guests.py). It draws with each session's own noise, so that at every temperature it
+proposes what the target is likely to draw (opensled/core/noise.py).
 """
 
 from __future__ import annotations

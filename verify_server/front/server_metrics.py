@@ -72,7 +72,12 @@ def _drafting_metrics(loop: VerifyLoop) -> list[Metric]:
     """Of the drafter beside the target."""
     stats, stage = loop.machine.stats, loop.machine.target.drafting
     return [
-        Metric("drafter_info", "1 for what drafts.", lambda: {stage.name if stage else "none": 1}, "drafter"),
+        Metric(
+            "drafter_info",
+            "1 for what drafts.",
+            lambda: dict.fromkeys(stage.drafters if stage else ["none"], 1),
+            "drafter",
+        ),
         Metric("server_drafts_total", "Verified drafts that the server made.", lambda: stats.own.drafts),
         Metric("server_draft_tokens_total", "Tokens verified of them.", lambda: stats.own.tokens),
         Metric("server_accepted_tokens_total", "Tokens of them that stood.", lambda: stats.own.accepted),

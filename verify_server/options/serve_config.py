@@ -33,6 +33,12 @@ def model_names(listed: str) -> tuple[str, ...]:
     return names
 
 
+def require_drafters(listed: str) -> None:
+    """Raises UsageError, which names the choices, if one of the names, with "+" between them, is no drafter."""
+    for name in listed.split("+"):
+        SERVER_DRAFTERS.require(name, AUTO_DRAFTER)
+
+
 def require_rules(listed: str) -> None:
     """Raises UsageError, which names the choices, if one of the comma-separated names is no rule."""
     for name in filter(None, map(str.strip, listed.split(","))):
@@ -167,11 +173,11 @@ class ServeConfig(LimitsConfig, AdaptConfig, AccessConfig):
     )
     server_drafter: str = option(
         AUTO_DRAFTER,
-        f"drafter of the server, in addition to those of the devices: {', '.join(SERVER_DRAFTERS.names())}, or your "
-        "own module:callable; with --engine vllm one of vLLM's, vllm:NAME (ngram, suffix, mtp, eagle3, dflash, "
-        "draft_model), or none. auto: none with --engine vllm, else model with --draft-model, else lookup (policy "
-        "goodput) or none",
-        check=lambda name: SERVER_DRAFTERS.require(name, AUTO_DRAFTER),
+        f"drafters of the server, in addition to those of the devices: {', '.join(SERVER_DRAFTERS.names())}, or your "
+        "own module:callable; several (lookup+model): for each sequence and step the one that pays. With --engine vllm "
+        "one of vLLM's, vllm:NAME (ngram, suffix, mtp, eagle3, dflash, draft_model), or none. auto: none with --engine "
+        "vllm, else lookup (policy goodput), and model with --draft-model",
+        check=require_drafters,
         metavar="DRAFTER",
         often=True,
         apart=True,

@@ -34,7 +34,7 @@ class BlockTarget(Target):
         prefix_cache: bool = True,
         prefix_key: bytes = b"",
     ) -> None:
-        """`drafting`: the server's drafter; None = there is none. `prefix_cache`: share KV if the engine can.
+        """`drafting`: the server's drafters; None = there are none. `prefix_cache`: share KV if the engine can.
         `prefix_key`: the secret for the keys of KV blocks, the same on all servers that compare them; b"" = random."""
         self.engine, self.drafting = engine, drafting
         self.facts = info = engine.info
@@ -42,7 +42,7 @@ class BlockTarget(Target):
         self.pool = BlockPool(info.num_blocks, info.block_size, engine.forget, key, engine.rest)
         self.memory = BlockMemory(self.pool)
         if drafting is not None:
-            drafting.drafter.lodge(self.pool)
+            drafting.lodge(self.pool)
         self._left_out: frozenset[int] = frozenset()  # of the latest step: first in the next one
 
     def refresh(self, sessions: Mapping[int, Session]) -> None:

@@ -1,4 +1,4 @@
-"""The stage of server drafts in a step: after the rules have decided, the drafter drafts for the sessions that ask.
+"""The stage of server drafts in a step: after the rules have decided, drafters draft for the sessions that ask.
 
 Its proposals are trusted as little as drafts of a device: invalid tokens are cut off, an invalid confidence is 0, and
 an error of the drafter or an invalid proposal costs drafts, but never an answer. `ask_of` makes the request of a
@@ -18,9 +18,11 @@ from typing import NamedTuple
 from hw_profiles.drafting_cost import DraftingCostModel
 from hw_profiles.step_cost import DraftingCost, StepCost
 from opensled.core.messages import DraftBlock, DraftToken
-from scheduler.estimates import DraftEstimate
+from scheduler.estimates import DeviceBook
+from verify_server.kv.blocks import BlockPool
 from verify_server.round.budget import DraftBudget
 from verify_server.round.drafter import Ask, Proposal, ServerDrafter
+from verify_server.round.rider import Rider
 from verify_server.round.server_source import ServerDrafts
 from verify_server.round.session import Session
 from verify_server.round.step_item import StepItem
@@ -35,11 +37,11 @@ WAYS = 4
 def ask_of(item: StepItem) -> Ask | None:
     """The request of one session after its step is committed; None = none, for example because it has ended."""
     session, sequence, terms = item.session, item.session.sequence, item.session.terms
-    limits, server = session.sources.limits, session.sources.server
+    sources = session.sources
     most = min(item.ask, sequence.useful)
     if most <= 0 or sequence.finish_reason or session.closed or session.failed:
         return None
-    if (prepared := server.memory.prepare(sequence, most)) is None:
+    if (prepared := sources.servers[item.drafter].memory.prepare(sequence, most)) is None:
         return None
     ask = Ask(
         session.id,
@@ -50,7 +52,8 @@ def ask_of(item: StepItem) -> Ask | None:
         terms.key,
         prepared[0],
         computed=prepared[1],
-        max_of_tree=0 if limits.tree_reads else min(limits.max_tree, WAYS * most),
+        max_of_tree=0 if sources.limits.tree_reads else min(sources.limits.max_tree, WAYS * most),
+        drafter=item.drafter,
     )
     for rider in session.riders:
         ask = rider.ask(ask)
@@ -58,10 +61,11 @@ def ask_of(item: StepItem) -> Ask | None:
 
 
 class OwnDrafts(NamedTuple):
-    """The server drafts of one step."""
+    """What one drafter drafted after a step."""
 
     proposals: Mapping[int, tuple[Proposal, int]]  # by session, each with the tokens that were asked for
     seconds: float
+    drafter: int = 0
 
     def teach(self, costs: DraftingCostModel) -> None:
         """Teach `costs` the time that they took."""
@@ -72,60 +76,78 @@ class OwnDrafts(NamedTuple):
 
 
 class DraftStage:
-    """Runs the drafter of a server in the engine's thread."""
+    """Runs the drafters of a server in the engine's thread."""
 
     def __init__(
         self,
-        drafter: ServerDrafter,
+        drafters: Mapping[str, ServerDrafter],
         vocab_size: int,
-        name: str = "",
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`vocab_size`: ids that a draft may hold; `name`: of the drafter, for the metrics."""
-        self.name = name
-        self.drafter, self._vocab_size, self._clock = drafter, vocab_size, clock
+        """`drafters`: by the name that metrics have for each; `vocab_size`: ids that a draft may hold."""
+        self.drafters, self._vocab_size, self._clock = drafters, vocab_size, clock
+        self._in_turn = list(drafters.values())
+        self._books = [
+            DeviceBook(drafter.guess) for drafter in self._in_turn
+        ]  # tenants learn nothing of each other
         self._over: deque[int] = deque()  # sessions that are over
 
-    def source(self, estimate: DraftEstimate, budget: DraftBudget | None, tenant: str) -> ServerDrafts:
-        """What it drafts for one session."""
-        return ServerDrafts(estimate, budget, self.drafter.place(tenant))
+    def lodge(self, host: BlockPool) -> None:
+        """See `ServerDrafter`."""
+        for drafter in self._in_turn:
+            drafter.lodge(host)
 
-    def first_cost(self, target: StepCost) -> DraftingCost:
-        """The assumed cost of the drafter before the first step; `target`: cost of the target's steps."""
-        step_s, drafter = target.verify_s(1, 0, 1), self.drafter
-        if not drafter.pass_share:
-            return DraftingCost()
-        return DraftingCost(drafter.pass_share * step_s, 0.0, drafter.read_share * step_s, drafter.max_passes)
+    def sources(self, tenant: str, riders: tuple[Rider, ...] = ()) -> list[ServerDrafts]:
+        """The drafts of each drafter for one session."""
+        return [
+            ServerDrafts(book.of(tenant, ""), DraftBudget(riders=riders), drafter.place(tenant))
+            for drafter, book in zip(self._in_turn, self._books)
+        ]
+
+    def first_costs(self, target: StepCost) -> tuple[DraftingCost, ...]:
+        """The assumed cost of each drafter before the first step; `target`: cost of the target's steps."""
+        step_s = target.verify_s(1, 0, 1)
+        return tuple(
+            DraftingCost(each.pass_share * step_s, 0.0, each.read_share * step_s, each.max_passes)
+            if each.pass_share
+            else DraftingCost()
+            for each in self._in_turn
+        )
 
     def forget(self, session: Session) -> None:
         """The session is over."""
-        if session.sources.server is not None:
-            session.sources.server.memory.clear()
+        for source in session.sources.servers:
+            source.memory.clear()
         self._over.append(session.id)
 
-    def run(self, asks: Sequence[Ask]) -> OwnDrafts:
-        """Drafts for `asks`; none after an error."""
+    def run(self, asks: Sequence[Ask]) -> list[OwnDrafts]:
+        """Drafts for `asks`, by drafter; none of one with an error."""
+        made = [
+            self._run(each, [ask for ask in asks if ask.drafter == each])
+            for each in {ask.drafter for ask in asks}
+        ]
+        self._forget()  # last: one that asked may be over by now
+        return made
+
+    def _run(self, drafter: int, asks: Sequence[Ask]) -> OwnDrafts:
         began = self._clock()
         try:
-            proposals = self._proposals(asks)
+            made = zip(asks, self._in_turn[drafter].propose(asks))
+            proposals = {ask.session: (self._usable(ask, proposal), ask.most) for ask, proposal in made}
         except Exception:
-            log.exception("the server's drafter failed; %d sequences go on without its drafts", len(asks))
+            log.exception("a drafter of the server failed; %d sequences go on without its drafts", len(asks))
             proposals = {}
-        self._forget()  # last: one that asked may be over by now
-        return OwnDrafts(proposals, self._clock() - began if asks else 0.0)
+        return OwnDrafts(proposals, self._clock() - began, drafter)
 
     def _forget(self) -> None:
-        """Let the drafter forget the sessions that are over."""
+        """Let the drafters forget the sessions that are over."""
         while self._over:
-            try:
-                self.drafter.forget(self._over.popleft())
-            except Exception:
-                log.exception("the server's drafter failed when a sequence was over")
-
-    def _proposals(self, asks: Sequence[Ask]) -> dict[int, tuple[Proposal, int]]:
-        """See `OwnDrafts`. Raises whatever the drafter raises, also while its proposals are read."""
-        proposals = self.drafter.propose(asks) if asks else []
-        return {ask.session: (self._usable(ask, made), ask.most) for ask, made in zip(asks, proposals)}
+            session = self._over.popleft()
+            for drafter in self._in_turn:
+                try:
+                    drafter.forget(session)
+                except Exception:
+                    log.exception("a drafter of the server failed when a sequence was over")
 
     def _usable(self, ask: Ask, proposal: Proposal) -> Proposal:
         """The draft up to the first id that the target does not know and up to the requested length, with counts in

@@ -32,6 +32,7 @@ class Ask(NamedTuple):
     computed: int = 0  # positions of the text whose KV the drafter has in them
     emitted: TokenCounts | None = None  # the answer so far; None = there are no penalties
     max_of_tree: int = 0  # maximum size of a draft tree, in tokens; 0 = the draft must be a chain
+    drafter: int = 0  # of the server's drafters, the one that is asked
 
     @property
     def length(self) -> int:

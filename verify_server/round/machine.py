@@ -51,7 +51,9 @@ class StepMachine:
         self.sessions: dict[int, Session] = {}
         self.stats = LoopStats()
         self.costs = CostModel(profile.cost, target.facts.row_step)
-        self.drafting_costs = DraftingCostModel(profile.drafting or DraftingCost())
+        drafters = len(target.drafting.drafters) if target.drafting else 0
+        guesses = (*profile.drafting, *[DraftingCost()] * drafters)[:drafters]
+        self.drafting_costs = [DraftingCostModel(guess) for guess in guesses]
         self.planned_at = 0.0  # when the latest step was planned
         self.left_out: frozenset[int] = frozenset()  # sessions without memory in it
         self._memory: object = None  # the policy's, from one plan to the next
@@ -119,16 +121,17 @@ class StepMachine:
             self.target.settle()
         return asks
 
-    def take(self, drafted: OwnDrafts) -> None:
+    def take(self, drafted: Sequence[OwnDrafts]) -> None:
         """Give the server drafts to their sessions, as far as these still exist."""
         self.target.settle()
-        self.stats.drafting_s += drafted.seconds
-        drafted.teach(self.drafting_costs)
-        self.profile = replace(self.profile, drafting=self.drafting_costs.cost)
-        for id, made in drafted.proposals.items():
-            session = self.sessions.get(id)
-            if session is not None:
-                session.take_own(*made)
+        for drafts in drafted:
+            self.stats.drafting_s += drafts.seconds
+            drafts.teach(self.drafting_costs[drafts.drafter])
+            for id, made in drafts.proposals.items():
+                session = self.sessions.get(id)
+                if session is not None:
+                    session.take_own(drafts.drafter, *made)
+        self.profile = replace(self.profile, drafting=tuple([costs.cost for costs in self.drafting_costs]))
 
     def _learn(self, segments: Sequence[Segment], tokens: int, seconds: float) -> None:
         """Learn the cost of steps from a step that succeeded."""

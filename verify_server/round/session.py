@@ -210,11 +210,10 @@ class Session:
             self.tell_prefill()
         self._view = None
 
-    def take_own(self, proposal: Proposal, asked: int) -> None:
-        """The server has drafted for it; see `ServerDrafts.take`."""
-        if self.sources.server is not None:
-            self.sources.server.take(proposal, asked)
-            self._view = None
+    def take_own(self, drafter: int, proposal: Proposal, asked: int) -> None:
+        """A drafter of the server has drafted for it; see `ServerDrafts.take`."""
+        self.sources.servers[drafter].take(proposal, asked)
+        self._view = None
 
     def limit_slice(self, piece: Slice) -> Slice:
         """`piece`, or a shorter chunk; see `Rider`."""
@@ -236,11 +235,11 @@ class Session:
                 block.tokens, length, terms.params, terms.key, parents=block.parents, ends=ends
             )
             hint = sources.spend(drafts, piece, length, now)
-            ask = sources.ask(piece.ask, self.sequence, now)
+            ask = sources.ask(piece.ask, piece.drafter, self.sequence, now)
         elif not self.sequence.computed:  # what is found, and what a chunk brings, is told by itself
             self.tell_prefill()
         self.in_step = True
-        return StepItem(self, segment, check, drafts, hint, ask, reads)
+        return StepItem(self, segment, check, drafts, hint, ask, piece.drafter, reads)
 
     def _segment(self, piece: Slice, block: DraftBlock) -> tuple[Segment, tuple[Reading, ...]]:
         """What a step computes, with all that riders want of it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from scheduler.plan import NO_OFFER, SessionView
+from scheduler.plan import SessionView
 from verify_server.round.outbox import Reader
 from verify_server.round.sequence import Sequence
 from verify_server.round.session_timing import SessionTiming
@@ -38,7 +38,7 @@ def view_of(session: _Viewed, now: float) -> SessionView:
         session.server_drives,
         timing.waiting_since,
         sources.device.view(sources.limits, length, now),
-        NO_OFFER if sources.server is None else sources.server.view(sources.limits, length, now),
+        tuple([each.view(sources.limits, length, now) for each in sources.servers]),
         reader.outbox.full,
         not reader.present or sequence.waits,
         sequence.computed,

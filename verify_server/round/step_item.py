@@ -19,5 +19,6 @@ class StepItem(NamedTuple, Generic[SessionT]):
     check: DraftCheck | None  # None: a chunk of a prompt, nothing to decide
     drafts: StepDrafts = NO_DRAFTS  # its drafts, with the parts to verify
     hint: int | None = None  # sent with the verdict
-    ask: int = 0  # number of tokens that the server's drafter drafts after the step
+    ask: int = 0  # number of tokens that a drafter of the server drafts after the step,
+    drafter: int = 0  # this one
     reads: tuple[Reading, ...] = ()  # readings of its riders from its rows

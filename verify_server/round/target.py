@@ -42,7 +42,7 @@ class Target(ABC):
 
     facts: EngineInfo  # constant facts
     memory: TargetMemory  # KV memory of each session
-    drafting: DraftStage | None = None  # the server's drafter; None = there is none
+    drafting: DraftStage | None = None  # the server's drafters; None = there are none
 
     def refresh(self, sessions: Mapping[int, Session]) -> None:  # noqa: B027
         """Before a plan: let sessions adopt KV that was computed for others."""
@@ -63,8 +63,8 @@ class Target(ABC):
         """See `TargetEngine.see`."""
         raise Unsupported(f"engine {self.facts.runtime} serves text only, no images", "images")
 
-    def draft(self, asks: Sequence[Ask]) -> OwnDrafts:
-        """Server drafts for the next step; the previous step is committed."""
+    def draft(self, asks: Sequence[Ask]) -> list[OwnDrafts]:
+        """Server drafts for the next step, of each drafter that is asked; the previous step is committed."""
         assert self.drafting is not None, "who asks has a place for drafts"
         return self.drafting.run(asks)
 

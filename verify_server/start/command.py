@@ -198,7 +198,7 @@ def make_loop(config: ServeConfig, target: LoadedModel, prefix_key: bytes = b"")
     options = PolicyOptions(config.draft_wait, config.batch, config.server_draft)
     policy = make_policy(config.policy, options)
     drafting, cost = drafting_of(config, target), target.cost(seed_cost())
-    profile = HardwareProfile(config.max_step_tokens, cost, drafting.first_cost(cost) if drafting else None)
+    profile = HardwareProfile(config.max_step_tokens, cost, drafting.first_costs(cost) if drafting else ())
     steps = target.target(config, drafting, prefix_key)
     return VerifyLoop(StepMachine(steps, policy, profile), time.monotonic)
 

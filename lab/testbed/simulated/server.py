@@ -77,7 +77,7 @@ class RecordedTarget(Target):
         self._guests = ceil(law.target.kv_bytes / law.draft.kv_bytes) if law.draft else 0
         self._pool = BlockPool(places * self._guests, ENDLESS)
         if drafting is not None:
-            drafting.drafter.lodge(self._pool)
+            drafting.lodge(self._pool)
 
     def fit(self, slices: Sequence[Slice], sessions: Mapping[int, Session], now: float) -> FittedStep:
         """See `Target`; a new session takes its place."""
@@ -95,11 +95,11 @@ class RecordedTarget(Target):
         """What was recorded."""
         return [decided(item) for item in work]
 
-    def draft(self, asks: Sequence[Ask]) -> OwnDrafts:
+    def draft(self, asks: Sequence[Ask]) -> list[OwnDrafts]:
         """See `SimulatedDrafter`."""
-        drafted = super().draft(asks)
+        [drafted] = super().draft(asks)
         assert len(drafted.proposals) == len(asks), "the drafter failed, its log says why"
-        return drafted
+        return [drafted]
 
 
 class SimulatedServer:
@@ -119,7 +119,7 @@ class SimulatedServer:
         self._events, self._law, self._places = events, law, places
         self._overhead, self._drafter = overhead, drafter
         target = RecordedTarget(drafter.stage if drafter else None, places, law)
-        profile = profile or HardwareProfile(cost=law.cost, drafting=law.drafting)
+        profile = profile or HardwareProfile(cost=law.cost, drafting=(law.drafting,) if law.drafting else ())
         self._machine = StepMachine(target, policy, profile, learns=False)
         self._readers: dict[Session, Reader] = {}
         self._opened = 0
@@ -162,13 +162,13 @@ class SimulatedServer:
         self._opened += 1
         budget = DraftBudget(record=self._records.of("", wish.device), floor=MIN_ACCEPTANCE)
         device = DeviceDrafts(self._devices.of("", wish.device), budget)
-        server = self._drafter.source() if self._drafter else None
+        servers = self._drafter.stage.sources("") if self._drafter else ()
         return Session(
             self._opened,
             "",
             sequence,
             Terms(SamplingParams(temperature=0), b"", Match(), background=wish.background),
-            DraftSources(DraftLimits(VOCABULARY, MAX_DRAFT, max_tree), device, server),
+            DraftSources(DraftLimits(VOCABULARY, MAX_DRAFT, max_tree), device, servers),
             timing=SessionTiming(wish.pace),
         )
 
@@ -241,7 +241,7 @@ class SimulatedServer:
             self._tell(item.session)
             self._forget(item.session)
         if asks:
-            drafted = machine.target.draft(asks)
+            [drafted] = machine.target.draft(asks)
             totals.busy_s += drafted.seconds
             totals.drafting_s += drafted.seconds
             self._events.at(self._events.now + drafted.seconds, self._take, drafted)
@@ -250,7 +250,7 @@ class SimulatedServer:
 
     def _take(self, drafted: OwnDrafts) -> None:
         """The server's drafts wait for the next step."""
-        self._machine.take(drafted)
+        self._machine.take([drafted])
         self._events.at(self._events.now, self._plan, last=True)
 
     def _forget(self, session: Session) -> None:

@@ -5,9 +5,7 @@ from collections.abc import Iterable
 from lab.testbed.emulation.recorded_drafter import drafter_of
 from lab.testbed.emulation.step_law import StepLaw
 from lab.testbed.traces import ItemTrace
-from scheduler.estimates import DeviceBook
 from verify_server.round.draft_stage import DraftStage
-from verify_server.round.server_source import ServerDrafts
 
 VOCABULARY = 1 << 31  # ids of recorded tokens are not checked again
 
@@ -20,12 +18,7 @@ class SimulatedDrafter:
         assert law.drafting is not None, "a drafter needs a draft model, or a head"
         self._spent_s = 0.0
         drafter = drafter_of(items, law, self._spend)
-        self.stage = DraftStage(drafter, VOCABULARY, clock=lambda: self._spent_s)
-        self._book = DeviceBook()
+        self.stage = DraftStage({"recorded": drafter}, VOCABULARY, lambda: self._spent_s)
 
     def _spend(self, seconds: float) -> None:
         self._spent_s += seconds
-
-    def source(self) -> ServerDrafts:
-        """Of a new session."""
-        return self.stage.source(self._book.of("", ""), None, "")
