@@ -10,12 +10,13 @@ import httpx
 import pytest
 
 from lab.testbed.processes import Process, free_port
+from opensled.core.errors import UsageError
 from opensled.metrics.scrape import scrape
 from relay.config import RelayConfig
 from tests.fakes import FakeEngine, FakeText
 from verify_server.drafting.choice import Choice, choose, drafting_of
 from verify_server.drafting.lookup import ServerLookup
-from verify_server.options.serve_config import ServeConfig
+from verify_server.options.serve_config import ServeConfig, require_drafters
 from verify_server.round.loaded_model import ServedModel
 
 DEFAULT, NONE = "auto", "none"
@@ -36,7 +37,7 @@ SAMPLINGS = ({"temperature": 0}, {"temperature": 0.8, "seed": 11})
         ({"engine": "llamacpp"}, "lookup"),
         ({"engine": "their.module:engine"}, "lookup"),
         ({"draft_wait": 30.0}, "lookup"),
-        ({"draft_model": "tiny-draft"}, "model"),
+        ({"draft_model": "tiny-draft"}, "lookup+model"),
         ({"policy": "fcfs", "draft_model": "tiny-draft"}, "model"),
         ({"server_drafter": "none"}, "none"),
         ({"server_drafter": "cacheback", "policy": "fcfs", "draft_wait": inf}, "cacheback"),
@@ -58,7 +59,7 @@ def test_it_suits_the_engine_and_what_is_named_stays(options, drafter):
 )
 def test_where_it_could_only_cost_there_is_none_and_a_reason(engine, options, why):
     found = choose(ServeConfig(engine=engine, **options))
-    assert found.drafter == NONE and found.why.startswith(why)
+    assert found.drafters == NONE and found.why.startswith(why)
 
 
 def test_nothing_drafts_beside_a_relays_model():
@@ -71,7 +72,7 @@ def stage_of(**options: Any):
 
 def test_it_is_loaded_and_one_line_says_so(capsys):
     stage = stage_of()
-    assert stage is not None and stage.name == "lookup" and isinstance(stage._drafter, ServerLookup)
+    assert stage is not None and isinstance(stage.drafters["lookup"], ServerLookup)
     assert capsys.readouterr().err == "drafter: auto -> lookup\n"
 
 
@@ -82,8 +83,14 @@ def test_one_line_says_why_there_is_none(capsys):
 
 
 def test_what_was_named_is_not_told_again(capsys):
-    assert stage_of(server_drafter="none") is None and stage_of(server_drafter="lookup").name == "lookup"
+    assert stage_of(server_drafter="none") is None
+    assert list(stage_of(server_drafter="lookup+cacheback").drafters) == ["lookup", "cacheback"]
     assert capsys.readouterr().err == ""
+
+
+def test_an_unknown_one_of_several_is_refused():
+    with pytest.raises(UsageError, match="unknown server drafter 'lookups'; choose from auto, none, lookup"):
+        require_drafters("model+lookups")
 
 
 # -- what it does -------------------------------------------------------------------------------------------------

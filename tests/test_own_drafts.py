@@ -19,8 +19,8 @@ from scheduler.goodput.assignment import DraftPlanner
 from scheduler.goodput.policy import Goodput
 from scheduler.goodput.probes import PAUSE
 from scheduler.goodput.rounds import LENGTHS
-from scheduler.goodput.state import GoodputState, Lengths
-from scheduler.plan import SessionView, Slice, Snapshot
+from scheduler.goodput.state import Asks, GoodputState, Lengths
+from scheduler.plan import OfferView, SessionView, Slice, Snapshot
 from tests.goodput_plans import COMPUTES, FAR, GOOD, HOPELESS, NOW, READS, WAIT, drafting, plan, view
 from verify_server.round.drafter import Proposal
 from verify_server.round.server_source import ServerDrafts
@@ -95,6 +95,38 @@ def asked_over(seconds: int, session: SessionView, profile: HardwareProfile) -> 
         memory = found.memory
         count += sum(piece.ask > 0 for piece in found.slices)
     return count
+
+
+def test_of_several_drafters_each_session_has_the_one_that_pays():
+    """The first one costs nothing; the second one, a pass for each token, and it is right where that is not."""
+    cheap, dear = OfferView(forecast=SURE), OfferView(forecast=SURE)
+    wrong = OfferView(forecast=HOPELESS)
+    views = {1: (cheap, dear), 2: (wrong, dear), 3: (cheap, wrong), 4: (wrong, wrong), 5: (cheap,)}
+    sessions = [replace(view(id), servers=servers) for id, servers in views.items()]
+    profile = replace(READS, drafting=(DraftingCost(), CHEAP))
+    found = orders(*sessions, profile=profile)[1]
+    assert {id: drafter for id, (_, drafter) in found.items()} == {1: 0, 2: 1, 3: 0, 5: 0}
+    assert all(tokens > 2 for tokens, _ in found.values())
+
+
+@pytest.mark.parametrize(("second", "drafts"), [(DraftingCost(1e-4), True), (CHEAP, False)])
+def test_passes_of_two_drafters_are_paid_for_apart(second, drafts):
+    """Beside eight on the first one, for whose passes the second one does not wait: all would wait for both."""
+    views = {id: (OfferView(forecast=SURE), OfferView(forecast=HOPELESS)) for id in range(8)}
+    sessions = [replace(view(id), servers=servers) for id, servers in views.items()]
+    lone = replace(view(8), servers=(OfferView(forecast=HOPELESS), OfferView(forecast=SURE)))
+    found = orders(*sessions, lone, profile=replace(READS, drafting=(CHEAP, second)))[1]
+    assert (8 in found) == drafts and set(range(8)) <= set(found)
+
+
+def test_each_drafter_that_rests_is_tried():
+    session = replace(view(), servers=(OfferView(forecast=HOPELESS), OfferView(forecast=HOPELESS)))
+    policy, memory, asked = Goodput(WAIT), None, set()
+    for tenth in range(600):
+        found = policy.plan(Snapshot((session,), memory), server(TABLES), NOW + tenth / 10)
+        memory = found.memory
+        asked |= {piece.drafter for piece in found.slices if piece.ask}
+    assert asked == {0, 1}
 
 
 def test_a_drafter_that_does_not_pay_is_tried_now_and_then():
@@ -301,9 +333,11 @@ MIDDLING = DraftingCost(5e-3, 0.0, 1e-5)
 TABLES = DraftingCost()  # as good as nothing
 
 
-def orders(*sessions: SessionView, drafting: DraftingCost) -> tuple[Lengths, Lengths]:
+def orders(
+    *sessions: SessionView, drafting: DraftingCost = CHEAP, profile: HardwareProfile | None = None
+) -> tuple[Lengths, Asks]:
     """What devices and the server draft, without probes."""
-    found = plan(*sessions, profile=server(drafting)).memory
+    found = plan(*sessions, profile=profile or server(drafting)).memory
     assert isinstance(found, GoodputState)
     return found.hints, found.asks
 

@@ -3,13 +3,16 @@
 import asyncio
 import threading
 from collections.abc import Sequence
+from itertools import count
 
 import pytest
 
 from edge_client.drafters.none import NoneDrafter
+from hw_profiles.step_cost import DraftingCost, HardwareProfile, Roofline
 from opensled.core.errors import UsageError, VocabularyMismatch
 from opensled.core.messages import DraftBlock, DraftToken
 from scheduler.fcfs import Fcfs
+from scheduler.goodput.policy import Goodput
 from tests.drafters_beside import EXPECTED, FOUR, PROMPT, Broken, Returns, counted, engine
 from tests.fakes import (
     IMPATIENT,
@@ -21,13 +24,17 @@ from tests.fakes import (
     next_token,
 )
 from tests.loops import cancelled
+from tests.rounds import looping, one_step
+from tests.sessions import made
 from tests.system import ask, running, until
 from verify_server.drafting.cacheback import ServerTables
 from verify_server.drafting.choice import drafting_of
 from verify_server.drafting.lookup import ServerLookup
 from verify_server.drafting.model import ServerModel
+from verify_server.kv.blocks import BlockTable
 from verify_server.options.registries import ENGINES, SERVER_DRAFTERS
 from verify_server.options.serve_config import ServeConfig
+from verify_server.round.draft_stage import DraftStage
 from verify_server.round.drafter import Ask, Proposal, ServerDrafter
 from verify_server.round.loaded_model import ServedModel
 
@@ -79,6 +86,39 @@ def test_a_perfect_draft_model_brings_as_many_tokens_a_step_as_it_drafts():
 def test_what_repeats_is_copied(make, least):
     _, stats = counted(make(), engine(target=periodic))
     assert stats.own.accepted >= least and stats.steps < 20
+
+
+def half_right(parity: int) -> ServerDrafter:
+    """Knows the texts whose first token is even, or odd, and nothing of others."""
+
+    def draft(ask: Ask) -> Proposal:
+        right = continuation(ask.tokens, ask.most)
+        knows = ask.tokens[0] % 2 == parity
+        return ask.chain([DraftToken(id if knows else 1 + id % 40) for id in right])
+
+    return Returns(lambda asks: [draft(ask) for ask in asks])
+
+
+@pytest.mark.parametrize("policy", [Goodput(0.25), FOUR])
+def test_of_two_drafters_each_text_has_the_one_that_knows_it(policy):
+    """By hand, in steps of 30 ms; policy `fcfs` asks the first one alone."""
+    now, served = count(), engine()
+    stage = DraftStage({"even": half_right(0), "odd": half_right(1)}, 50, lambda: 0.0)
+    profile = HardwareProfile(256, Roofline(read_s=0.03, token_s=1e-6), (DraftingCost(), DraftingCost()))
+    loop = looping(served, policy, profile, lambda: 0.03 * next(now), stage)
+    sessions = []
+    for id in range(1, 9):
+        session = made(id, [id, 2, 3], 60, BlockTable(loop.machine.target.pool))
+        session.sources.servers = tuple(stage.sources(session.tenant))
+        session.attach(3)
+        sessions.append(session)
+        loop.machine.add(session, 0.0)
+    while loop.machine.sessions:
+        one_step(loop)
+    written = [session.sequence.tokens for session in sessions]
+    assert written == [[*text[:3], *continuation(text[:3], 60)] for text in written]
+    stats = loop.machine.stats
+    assert (stats.steps < 25) == (stats.own.accepted > 0.7 * stats.own.tokens) == isinstance(policy, Goodput)
 
 
 def test_a_draft_model_computes_every_position_about_once():

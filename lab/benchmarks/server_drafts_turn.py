@@ -70,7 +70,7 @@ def started(
 
 
 def _words(drafter: str, draft_model: str, http: str) -> tuple[str, ...]:
-    model = ("--draft-model", draft_model) if drafter == "model" else ()
+    model = ("--draft-model", draft_model) if "model" in drafter.split("+") else ()
     return ("--server-drafter", drafter, *model, "--http", http, "--kv-tokens", str(KV_TOKENS), *QUIET)
 
 

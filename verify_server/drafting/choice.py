@@ -33,16 +33,14 @@ def choose(config: ServeConfig) -> Choice:
     """
     if config.server_drafter != AUTO_DRAFTER:
         return Choice(config.server_drafter)
+    weighs = config.policy == WEIGHING and config.draft_wait < inf
+    if config.draft_model:
+        return Choice("lookup+model" if weighs else "model")
+    if weighs:
+        return Choice("lookup")
     if config.policy != WEIGHING:
-        reason = f"policy {config.policy} does not weigh what its drafts bring"
-        return Choice("model") if config.draft_model else Choice("none", reason)
-    if config.draft_wait == inf:
-        return (
-            Choice("model")
-            if config.draft_model
-            else Choice("none", "--draft-wait inf leaves drafting to devices")
-        )
-    return Choice("lookup+model" if config.draft_model else "lookup")
+        return Choice("none", f"policy {config.policy} does not weigh what its drafts bring")
+    return Choice("none", "--draft-wait inf leaves drafting to devices")
 
 
 def drafting_of(config: ServeConfig, target: LoadedModel) -> DraftStage | None:
