@@ -20,7 +20,7 @@ OWN: Mapping[str, Callable[[Any], list[str]]] = {
     "real_prompts": real_view.section,
     "server_drafts": server_drafts_view.section,
     "heads": server_drafts_view.section,
-    "server_default": server_drafts_view.section,
+    "server_both": server_drafts_view.section,
     "hierarchy": hierarchy_view.section,
     "hub_places": hub_places_view.section,
 }

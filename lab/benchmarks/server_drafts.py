@@ -2,7 +2,7 @@
 
     python -m lab.benchmarks.server_drafts [--engines torch,llamacpp] [--drafters none,lookup,cacheback,model]
         [--users 1,4,8] [--kinds chat,...] [--prompts 10] [--max-tokens 64] [--samplings greedy]
-        [--figure server_drafts|heads|server_default] [--quick] [--out FOLDER]
+        [--figure server_drafts|heads|server_both] [--quick] [--out FOLDER]
 
 One `serve --server-drafter NAME` for each drafter, on core 0 with one thread; every prompt goes to all of them in
 turns, over their OpenAI API. With N users a turn is N prompts of a kind at the same time. At level exact their texts
@@ -52,7 +52,7 @@ ENGINES = "torch,llamacpp"
 DRAFTERS = {
     "server_drafts": "none,lookup,cacheback,model",
     "heads": "none,specformer,ctc,lookup,cacheback,model",
-    "server_default": "none,auto",
+    "server_both": "none,lookup,model,lookup+model",
 }
 QUICK_DRAFTERS = "none,lookup"
 

@@ -30,9 +30,9 @@ FIGURES = {
         "Where answers copy the prompt, `lookup` drafts more and costs nothing. With several users drafts compete for "
         "the rows of the target's step.",
     ),
-    "server_default": (
-        "The server's drafter by default",
-        "Drafts that do not stand take rows of the target's step, and those that rest are tried again now and then.",
+    "server_both": (
+        "Two drafters of a server: for each sequence and step the one that pays",
+        "Each of them that rests is tried again now and then, which the other one's gain pays for.",
     ),
 }
 COPYING = ("extraction", "summary", "rewriting")  # their answers repeat the prompt
