@@ -65,7 +65,7 @@ class Fcfs:
             return Slice(session.id, tokens, False, ahead=not decide)
         left, device, server = budget - tokens, session.device, session.server
         room = left - min(device.tokens or 0, left)
-        ask = self.server_draft if server.forecast else 0
+        ask = self.server_draft if session.servers and session.servers[0].forecast else 0
         return Slice(
             session.id, tokens, True, draft=fitting(device, left), own=fitting(server, room), ask=ask
         )

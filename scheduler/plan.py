@@ -47,7 +47,8 @@ class SessionView:
     server_drives: bool  # the server decodes it without waiting, since no draft is expected
     waiting_since: float  # when its last verdict left
     device: OfferView  # drafts of its device
-    servers: tuple[OfferView, ...] = ()  # of the server's drafters; the draft of one of them may wait
+    server: OfferView  # the one of `servers` whose draft waits
+    servers: tuple[OfferView, ...] = ()  # the server's drafters
     paused: bool = False  # the reader is slow: compute only answers to drafts until it catches up
     absent: bool = False  # the reader is gone: compute nothing until one comes back
     context: int = 0  # KV positions that a step over it reads, without those it computes
@@ -58,13 +59,6 @@ class SessionView:
     left: int = 1 << 30  # tokens that it may still write
     # Its answer is long and only the context ends it, so shorter answers have priority
     runs_on: bool = False
-
-    @property
-    def server(self) -> OfferView:
-        """The waiting server draft; where there is none, the first drafter."""
-        return next(
-            (one for one in self.servers if one.tokens), self.servers[0] if self.servers else NO_OFFER
-        )
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Sessions as policies see them, for tests that give only what matters to them."""
 
-from scheduler.plan import OfferView, SessionView
+from scheduler.plan import NO_OFFER, OfferView, SessionView
 
 DEVICE = {"draft": "tokens", **{name: name for name in OfferView.__slots__}}
 SERVER = {"own": "tokens", **{f"own_{name}": name for name in OfferView.__slots__}}
@@ -18,12 +18,14 @@ def viewed(
     (`own`: its tokens)."""
     device = {DEVICE[name]: fields.pop(name) for name in DEVICE if name in fields}
     server = {SERVER[name]: fields.pop(name) for name in SERVER if name in fields}
+    own = OfferView(**server) if server else NO_OFFER  # type: ignore[arg-type]
     return SessionView(
         id,
         uncomputed,
         server_drives,
         waiting_since,
         OfferView(draft, **device),  # type: ignore[arg-type]
-        (OfferView(**server),) if server else (),  # type: ignore[arg-type]
+        own,
+        (own,) if server else (),
         **fields,  # type: ignore[arg-type]
     )

@@ -30,7 +30,7 @@ LIKELIEST = 20  # tokens that another batch's rounding may put in the place of t
 ROUNDING = {"float32": 1e-3, "float16": 0.1, "bfloat16": 0.5}
 STYLES = ("right", "wrong", "late")
 SECONDS = 300.0  # a first step may compile; chosen
-VIEW = SessionView(0, 1, False, 0.0, NO_OFFER)
+VIEW = SessionView(0, 1, False, 0.0, NO_OFFER, NO_OFFER)
 
 
 @dataclass

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import chain
 from operator import attrgetter
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,27 +30,15 @@ NO_FORECAST, NO_DRAFTING = Forecast(0.0, 0.0, 0.0, 0.0), DraftingCost(0.0, 0.0, 
 CHANCES, TIMES = attrgetter("first", "later"), attrgetter("delay_s", "draft_s")
 
 
-class Arms(NamedTuple):
-    """The arms that a session may have; arrays are [arm, 1]."""
-
-    device: NDArray[np.int_]  # tokens of the device,
-    server: NDArray[np.int_]  # and of a drafter of the server
-    drafter: NDArray[np.int_]  # this one, also where the server drafts nothing
-
-
 @cache
-def arms_of(drafters: int) -> Arms:
-    """The arms where the server has so many drafters; those of more drafters come behind."""
+def arms_of(drafters: int) -> Sequence[NDArray[np.int_]]:
+    """Of each arm, where the server has so many drafters, three arrays [arm, 1]: tokens of the device, and of a drafter
+    of the server; and which drafter that is. Those of more drafters come behind."""
     alone = [(0, 0, 0), *[(k, 0, 0) for k in LENGTHS]]
     own = [
         (k * beside, k, j) for j in range(drafters) for beside, ks in enumerate((LENGTHS, BOTH)) for k in ks
     ]
-    return Arms(*np.array([*alone, *own]).T[:, :, None])
-
-
-def order_of(arm: int, own: int) -> tuple[int, int]:
-    """What the server is asked for under an arm: `own` tokens, and the drafter that drafts them."""
-    return own, max(0, arm - ALONE) // OF_DRAFTER
+    return tuple(np.array([*alone, *own]).T[:, :, None])
 
 
 def _columns(forecasts: Sequence[Forecast], features: Callable[[Forecast], tuple[float, ...]]) -> Numbers:
@@ -74,21 +61,21 @@ class RoundTable:
     def __init__(self, sessions: Sequence[SessionView], drafting: Sequence[DraftingCost]) -> None:
         """`drafting`: cost of each drafter of the server."""
         devices, drafters = [one.device for one in sessions], max([len(one.servers) for one in sessions])
-        arms, costs = arms_of(drafters), (*drafting, *[NO_DRAFTING] * drafters)
+        (by_device, by_server, of), costs = arms_of(drafters), (*drafting, *[NO_DRAFTING] * drafters)
         forecasts = [one.forecast or NO_FORECAST for one in devices]
         chances, (delay, draft) = _columns(forecasts, CHANCES), _columns(forecasts, TIMES)
-        self.device = _lengths(arms.device, devices)
+        self.device = _lengths(by_device, devices)
         self.away = np.where(self.device > 0, delay + self.device * draft, 0.0)  # seconds
         self.tokens = 1 + accepted_tokens(chances[0], chances[1], self.device)
-        self.drafter, self.own = arms.drafter[:, 0], np.zeros(self.tokens.shape, int)
+        self.drafter, self.own = of[:, 0], np.zeros(self.tokens.shape, int)
         self.drafted = np.zeros(self.tokens.shape)  # tokens of the server's drafters
         self.passes_s = np.zeros(self.tokens.shape)  # seconds of their passes, which sessions share,
         self.added_s = np.zeros(self.tokens.shape)  # and of what each session adds
         for drafter in range(drafters):
             offers = [(*one.servers, *[NO_OFFER] * drafters)[drafter] for one in sessions]
             rows = slice(ALONE + drafter * OF_DRAFTER, ALONE + (drafter + 1) * OF_DRAFTER)
-            self._add_server(rows, arms.server[rows], offers, chances, costs[drafter], sessions)
-        self.allowed = ((self.device > 0) == (arms.device > 0)) & (self.own == arms.server)
+            self._add_server(rows, by_server[rows], offers, chances, costs[drafter], sessions)
+        self.allowed = ((self.device > 0) == (by_device > 0)) & (self.own == by_server)
         self.positions = 1 + self.device + self.drafted
         self.contexts = np.array([one.context for one in sessions], float)
         self.paces = np.array([one.pace for one in sessions], float)

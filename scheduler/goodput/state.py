@@ -14,7 +14,7 @@ from hw_profiles.step_cost import HardwareProfile, StepCost
 from scheduler.goodput.assignment import Assignment, DraftPlanner, StepLoad
 from scheduler.goodput.outcomes import NOTHING_SEEN, SETTLED, Expected, Outcomes, recent
 from scheduler.goodput.probes import LENGTH, RESTED, Probe, ProbeCosts
-from scheduler.goodput.rounds import NO_DRAFTING, Chosen, order_of
+from scheduler.goodput.rounds import NO_DRAFTING, Chosen
 from scheduler.plan import SessionView, Slice
 
 # Chosen: between two reviews. A review of 1000 sessions takes some 10 ms, so it comes once a second.
@@ -173,11 +173,12 @@ def _orders(
 ) -> tuple[dict[int, int], dict[int, int], dict[int, tuple[int, int]]]:
     """The orders of an assignment: the arm of each session, and what its device (if that has drafted) and the server
     are asked for."""
-    ids, chosen = [session.id for session in sessions], arms.tolist()
+    ids = [session.id for session in sessions]
     device, own = planner.device[arms, planner.all].tolist(), planner.own[arms, planner.all].tolist()
+    drafters = planner.drafter[arms].tolist()
     hints = {one.id: length for one, length in zip(sessions, device) if one.device.forecast is not None}
-    asks = {id: order_of(*each) for id, *each in zip(ids, chosen, own) if each[-1]}
-    return dict(zip(ids, chosen)), hints, asks
+    asks = {id: (length, drafter) for id, length, drafter in zip(ids, own, drafters) if length}
+    return dict(zip(ids, arms.tolist())), hints, asks
 
 
 def _probes(

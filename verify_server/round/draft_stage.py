@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
-from hw_profiles.drafting_cost import DraftingCostModel
 from hw_profiles.step_cost import DraftingCost, StepCost
 from opensled.core.messages import DraftBlock, DraftToken
 from scheduler.estimates import DeviceBook
@@ -66,13 +65,6 @@ class OwnDrafts(NamedTuple):
     proposals: Mapping[int, tuple[Proposal, int]]  # by session, each with the tokens that were asked for
     seconds: float
     drafter: int = 0
-
-    def teach(self, costs: DraftingCostModel) -> None:
-        """Teach `costs` the time that they took."""
-        lengths = [len(proposal.block.tokens) for proposal, _ in self.proposals.values()]
-        read = sum([proposal.read for proposal, _ in self.proposals.values()])
-        if lengths:
-            costs.observe(max(lengths), sum(lengths), read, self.seconds)
 
 
 class DraftStage:

@@ -126,12 +126,19 @@ class StepMachine:
         self.target.settle()
         for drafts in drafted:
             self.stats.drafting_s += drafts.seconds
-            drafts.teach(self.drafting_costs[drafts.drafter])
+            proposals = [proposal for proposal, _ in drafts.proposals.values()]
+            lengths, read = (
+                [len(each.block.tokens) for each in proposals],
+                sum([each.read for each in proposals]),
+            )
+            if lengths:
+                costs = self.drafting_costs[drafts.drafter]
+                costs.observe(max(lengths), sum(lengths), read, drafts.seconds)
             for id, made in drafts.proposals.items():
                 session = self.sessions.get(id)
                 if session is not None:
                     session.take_own(drafts.drafter, *made)
-        self.profile = replace(self.profile, drafting=tuple([costs.cost for costs in self.drafting_costs]))
+        self.profile = replace(self.profile, drafting=tuple([each.cost for each in self.drafting_costs]))
 
     def _learn(self, segments: Sequence[Segment], tokens: int, seconds: float) -> None:
         """Learn the cost of steps from a step that succeeded."""

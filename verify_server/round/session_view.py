@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from scheduler.plan import SessionView
+from scheduler.plan import NO_OFFER, SessionView
 from verify_server.round.outbox import Reader
 from verify_server.round.sequence import Sequence
 from verify_server.round.session_timing import SessionTiming
@@ -32,13 +32,15 @@ def view_of(session: _Viewed, now: float) -> SessionView:
     """The view at this moment; arguments by position, because each step makes many views."""
     sequence, timing, sources, reader = session.sequence, session.timing, session.sources, session.reader
     length, offer = len(sequence), sources.device.offer
+    servers = tuple([each.view(sources.limits, length, now) for each in sources.servers])
     return SessionView(
         session.id,
         sequence.uncomputed,
         session.server_drives,
         timing.waiting_since,
         sources.device.view(sources.limits, length, now),
-        tuple([each.view(sources.limits, length, now) for each in sources.servers]),
+        next((view for view in servers if view.tokens), NO_OFFER),
+        servers,
         reader.outbox.full,
         not reader.present or sequence.waits,
         sequence.computed,
