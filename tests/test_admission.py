@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hw_profiles.step_cost import HardwareProfile, Roofline
-from scheduler.admission import (
+from tests.views import viewed
+from verify_server.admission.admission_rules import (
     HEADROOM,
     ActiveLoad,
     AdmissionRequest,
@@ -18,7 +19,6 @@ from scheduler.admission import (
     places_for,
     reserved_places,
 )
-from tests.views import viewed
 
 # A step of n sessions without context takes 10 ms up to n = 10, and n ms beyond.
 COST = Roofline(read_s=0.01, token_s=0.001, context_s=0, session_s=0, overhead_s=0)

@@ -14,7 +14,6 @@ from opensled.cli.config import options
 from opensled.core.errors import Overloaded, TruthConflict
 from opensled.core.messages import Draft, DraftBlock, DraftToken, Failure, Open, Opened, SamplingParams
 from relay.config import RelayConfig
-from scheduler.admission import max_promised
 from tests.bad_input import opening, text
 from tests.fakes import FakeEngine, HeldText, continuation
 from tests.loops import cancelled
@@ -25,6 +24,7 @@ from tests.system import running, until
 from verify_server.access.client_limits import MIN_OPENING, ClientLimits, message_bytes
 from verify_server.access.connections import TOGETHER_S
 from verify_server.access.security import TenantLimits, Tenants
+from verify_server.admission.admission_rules import max_promised
 from verify_server.admission.session_manager import SessionLimits
 from verify_server.options.limits_config import LimitsConfig
 from verify_server.options.serve_config import ServeConfig

@@ -11,7 +11,6 @@ import pytest
 
 from opensled.core.errors import Overloaded
 from opensled.core.messages import Open, SamplingParams
-from scheduler.admission import AdmissionRequest
 from tests.fakes import CountingText, FakeEngine
 from tests.serving import PROMPT, first_reply, linked, serving
 from tests.sessions import PROFILE
@@ -20,6 +19,7 @@ from tests.views import viewed
 from verify_server.access.security import Tenants
 from verify_server.admission.admission_controller import AdmissionController
 from verify_server.admission.admission_memory import LONGEST, SHORTEST, USED_S, PlaceTime, RetryQueue
+from verify_server.admission.admission_rules import AdmissionRequest
 from verify_server.admission.session_manager import SessionLimits
 from verify_server.kv.block_memory import BlockMemory
 from verify_server.kv.blocks import BlockPool

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from opensled.core.errors import Overloaded
-from scheduler.admission import (
+from verify_server.access.security import Tenants
+from verify_server.admission.admission_memory import UNKNOWN, Departures, PlaceTime, RetryQueue
+from verify_server.admission.admission_rules import (
     ActiveLoad,
     AdmissionRequest,
     fair_shares,
@@ -17,8 +19,6 @@ from scheduler.admission import (
     places_for,
     reserved_places,
 )
-from verify_server.access.security import Tenants
-from verify_server.admission.admission_memory import UNKNOWN, Departures, PlaceTime, RetryQueue
 from verify_server.riders.guide import is_guided
 from verify_server.round.budget import Quotas
 from verify_server.round.loop import VerifyLoop

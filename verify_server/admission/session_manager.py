@@ -15,12 +15,12 @@ from opensled.core.messages import Limits, Open, Opened, is_chat
 from opensled.core.noise import KEY_BYTES, noise_key
 from opensled.net.old_connection import over_old_connection
 from opensled.net.probes import DRAINING
-from scheduler.admission import AdmissionRequest
 from scheduler.estimates import DeviceBook
 from verify_server.access.security import Tenants
 from verify_server.access.signing import TOKEN_SECONDS, TokenSigner
 from verify_server.access.tenant_pool import Spent
 from verify_server.admission.admission_controller import AdmissionController
+from verify_server.admission.admission_rules import AdmissionRequest
 from verify_server.admission.input_processor import InputProcessor
 from verify_server.engine.base import MAX_TREE, EngineInfo
 from verify_server.riders.opening import Keeper, Opening
