@@ -222,33 +222,29 @@ def why_it_rests(session: SessionView, others: float, cost: StepCost, worth: flo
     sessions = 1 + others
     contexts = session.context * sessions
 
-    def accepted(length: int) -> float:
-        return float(accepted_tokens(*forecast[:2], length))
-
-    def step_s(length: int) -> float:
-        return cost.verify_s(sessions + length, contexts, sessions)
-
-    def rate(length: int) -> float:
-        return worth * (1 + accepted(length)) / (forecast.away_s(length) + step_s(length))
-
     lengths = [length for length in LENGTHS if length <= session.device.longest] or LENGTHS[:1]
-    best, own_s = max(lengths, key=rate), step_s(0)
+    own_s, *steps_s = [cost.verify_s(sessions + length, contexts, sessions) for length in (0, *lengths)]
+    accepted = accepted_tokens(*forecast[:2], np.array(lengths))
+    rounds_s = [forecast.away_s(length) + each for length, each in zip(lengths, steps_s)]
+    gains = own_s * worth * (1 + accepted) / np.array(rounds_s)
+    at = int(gains.argmax())
+    best, step_s, stands, gain = lengths[at], steps_s[at], float(accepted[at]), float(gains[at])
     # What weighs most: that others read, that few tokens stand, or the longest of three times
     times = {
-        "step": step_s(best) - own_s,
+        "step": step_s - own_s,
         "device": best * forecast.draft_s,
         "link": forecast.delay_s,
     }
     cause = max(times, key=lambda name: times[name])
-    if 4 * accepted(best) < best:  # chosen: where so few stand, nothing else is to blame
+    if 4 * stands < best:  # chosen: where so few stand, nothing else is to blame
         cause = "acceptance"
     return HintReason(
-        "others" if others and rate(best) * own_s > 1 else cause,
+        "others" if others and gain > 1 else cause,
         best,
-        step_s(best) / own_s,
-        rate(best) * own_s,
+        step_s / own_s,
+        gain,
         1 / forecast.draft_s if forecast.draft_s else 0.0,
         1 / own_s,
         forecast.delay_s,
-        accepted(best),
+        stands,
     )
