@@ -171,7 +171,7 @@ def test_the_probe_finds_a_rollback_that_did_not_happen(gguf_of, monkeypatch):
 
     monkeypatch.setattr(LlamaCache, "truncate", shifted)
     with pytest.raises(SelfTestFailed, match="rollback"):
-        llama_probe.run(LlamaModel(gguf_of("llama")), threads=StepThreads(1))
+        llama_probe.run(LlamaModel(gguf_of("llama")), threads=StepThreads([1]))
 
 
 def test_a_file_that_is_no_gguf_is_refused(tmp_path):
@@ -228,7 +228,7 @@ def test_weights_are_not_rearranged_for_amx(features, rearranged, gguf_of, monke
     assert given[0].use_extra_bufts is rearranged
 
 
-def test_threads_are_timed_by_passes_that_have_them(gguf_of, monkeypatch):
+def test_passes_have_the_threads_that_their_rows_take(gguf_of, monkeypatch):
     asked = []
     set_threads = llama_cpp.llama_set_n_threads
     monkeypatch.setattr(

@@ -18,7 +18,7 @@ CEILINGS = {
     "kernel: imports of the shell": 63,
     "public classes": 726,
     "public names defined twice": 79,
-    "value classes made at one place": 124,
+    "value classes made at one place": 123,
     "numeric constants of the product's modules": 683,
 }
 SLACK = {PRODUCT: 100, LAB: 100, TESTS: 100, "kernel: lines": 100}  # a fall below it must lower the ceiling
