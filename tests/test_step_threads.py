@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from opensled.models.step_threads import LOST, StepThreads, up_to
+from opensled.models.step_threads import FEW, StepThreads, up_to
 from verify_server.engine.base import Segment, TargetEngine
 from verify_server.options.registries import ENGINES
 from verify_server.options.serve_config import ServeConfig
@@ -18,12 +18,12 @@ from verify_server.options.serve_config import ServeConfig
 class Machine:
     """Steps that take what `law` says, more or less, by a clock of their own."""
 
-    def __init__(self, law, most: int) -> None:
-        self.law, self.now, self.chance = law, 0.0, random.Random(0)
+    def __init__(self, law, most: int, noise: float = 0.05) -> None:
+        self.law, self.now, self.chance, self.noise = law, 0.0, random.Random(0), noise
         self.threads = up_to(most, lambda: self.now)
 
     def step(self, rows: int, threads: int) -> int:
-        self.now += self.law(rows, threads) * self.chance.uniform(0.95, 1.05)
+        self.now += self.law(rows, threads) * self.chance.uniform(1 - self.noise, 1 + self.noise)
         return threads
 
     def serve(self, steps: int, rows: int = 1) -> tuple[float, Counter[int]]:
@@ -55,12 +55,13 @@ def test_few_rows_take_few_threads_and_many_take_many():
     assert [machine.threads.of(rows) for rows in (1, 2, 50, 512)] == [1, 1, 4, 4]
 
 
-def test_a_prompt_takes_all_cores_and_a_row_all_but_one_before_anything_is_known():
-    assert [up_to(4).of(rows) for rows in (1, 4, 30, 512)] == [3, 3, 4, 4]
+def test_all_cores_take_the_first_steps_which_are_few_where_that_is_slow():
+    """A second one makes the first answer 1.3 times as fast where nothing else runs."""
+    assert [Machine(law, 2).serve(40)[1][2] for law in (quiet, busy)] == [37, 5]
 
 
-def test_the_last_core_is_not_taken_for_a_few_per_cent():
-    machine = Machine(lambda rows, threads: 1e-2 / min(threads, 3.2), 4)
+def test_the_last_core_is_not_taken_for_next_to_nothing():
+    machine = Machine(lambda rows, threads: 1e-2 / min(threads, 3.03), 4, noise=0.001)
     assert [machine.serve(500, rows)[1].most_common(1)[0][0] for rows in (1, 64)] == [3, 3]
 
 
@@ -71,12 +72,12 @@ def test_beside_other_work_steps_have_fewer_threads_and_more_again_once_it_is_qu
     assert machine.serve(1000)[1][2] < 20
     machine.law = quiet
     machine.serve(1500)
-    assert machine.serve(1000)[1][1] < 30
+    assert machine.serve(1000)[1][1] < 50
 
 
 def test_a_server_that_starts_beside_other_work_finds_more_threads_later():
     machine = Machine(busy, 2)
-    assert machine.serve(300)[1][2] < 5
+    assert machine.serve(300)[1][2] < 10
     machine.law = quiet
     machine.serve(1500)
     assert machine.threads.of(1) == 2
@@ -87,7 +88,7 @@ def test_tries_lose_at_most_a_few_steps_in_a_hundred(law):
     machine = Machine(law, 2)
     seconds, counts = machine.serve(3000)
     best = 3000 * min(law(1, 1), law(1, 2))
-    assert len(counts) == 2 and best < seconds < (1 + 2 * LOST) * best
+    assert len(counts) == 2 and best < seconds < (1 + 2 * FEW) * best
 
 
 def test_many_cores_beside_one_busy_thread_keep_all_but_one():

@@ -14,12 +14,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-MANY = 8  # rows that take all cores at first; fewer leave one
-REPEATS = 3  # steps that count of a try; as many before it, twice, tell what they take without it
-# More threads must be so much faster: they are missing to whatever else runs here, the last core most of all.
-GAIN, LAST_GAIN = 1.05, 1.1
-CHANGED = 1.5  # times as long, or as short, as at the end of the latest try: another number may be better now
-LOST = 0.01  # of the seconds of steps that tries may lose
+# Of a hundred steps, what tries may lose; and what more threads must gain, which are missing to whatever else runs here
+FEW = 0.015
 
 
 class Pace:
@@ -27,46 +23,52 @@ class Pace:
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
-        self.latest: deque[float] = deque(maxlen=2 * REPEATS)  # seconds a row, like all that follow
-        self.usual = 0.0  # at the end of the latest try
-        self.upward = False  # whether more threads are to be tried next
+        self.latest: deque[float] = deque(maxlen=3)  # seconds a row, like all that follow
+        self.others: dict[int, float] = {}  # by the latest try of each number, the oldest one first
         self.tried = 0  # threads of the try that runs; 0 = none does
         self.trial: list[float] = []  # what its steps took
-        self.lost: dict[int, float] = {}  # by the latest try of each number
-        self.credit = 0.0  # what tries may lose now
+        self.lost = 0.0  # steps, by tries, of which others have not paid theirs yet
 
-    def candidate(self, fewer: int, more: int) -> int:
-        """The number that the next step tries, of the neighbours of `threads` (0 = there is none); 0 = none now."""
-        now = median(self.latest)
-        has_changed = not self.usual / CHANGED < now < self.usual * CHANGED
-        if has_changed:
-            self.upward = now < self.usual
-        wanted = more if self.upward else fewer
-        if not wanted:
-            self.upward, self.usual = not self.upward, now
-            return 0
-        expected = max(now, self.lost[wanted]) if wanted in self.lost else 0
-        if has_changed:  # steps may be so slow that none is lost
-            expected = -REPEATS * now
-        return wanted if self.credit >= expected else 0
-
-    def judge(self, needed: float) -> None:
-        """Ends the try once enough is known of it. `needed`: times as fast as with fewer threads are more of them."""
-        now = median(self.latest)
-        total, expected = sum(self.trial), len(self.trial) * now
-        is_hopeless = total > CHANGED * (REPEATS + 1) * now
-        if len(self.trial) <= REPEATS and not is_hopeless:
+    def note(self, seconds: float, counts: Sequence[int]) -> None:
+        """A step took so long by `tried`, else `threads`; `counts`: all numbers."""
+        if self.tried:
+            self.trial.append(seconds)
+            self._judge()
             return
-        self.lost[self.tried] = max(0.0, total - expected)
-        self.credit -= self.lost[self.tried]
-        counted = self.trial[1:]  # the first one set up the threads
-        least = needed if self.tried > self.threads else 1 / needed
-        if not is_hopeless and median(counted) * least < now:
-            self.threads = self.tried
-            self.latest = deque(counted, self.latest.maxlen)
-        else:
-            self.upward = not self.upward
-        self.usual = median(self.latest)
+        self.latest.append(seconds)
+        self.lost = max(0.0, self.lost - FEW)
+        if len(self.latest) == self.latest.maxlen:
+            self.tried = self._candidate(counts)
+
+    def _candidate(self, counts: Sequence[int]) -> int:
+        """The neighbour of `threads` that the next step tries; 0 = none now."""
+        place = counts.index(self.threads)
+        near = {*counts[max(0, place - 1) : place + 2]} - {self.threads}
+        unknown = near - self.others.keys()
+        if unknown:
+            return min(unknown)
+        best = min(near, key=self.others.__getitem__)
+        if self._is_better(best, self.others[best]):  # steps have become longer
+            return best
+        return 0 if self.lost else next(count for count in self.others if count in near)
+
+    def _is_better(self, threads: int, seconds: float) -> bool:
+        needed = 1 + FEW if threads > self.threads else 1 / (1 + FEW)
+        return seconds * needed < median(self.latest)
+
+    def _judge(self) -> None:
+        """Ends the try once enough is known of it."""
+        now, most = median(self.latest), 1 + len(self.latest)
+        total, count = sum(self.trial), len(self.trial)
+        if count < most and total < most * now:
+            return
+        counted = self.trial[1:] or self.trial  # the first one set up the threads
+        self.lost += max(0.0, total / now - count)
+        self.others.pop(self.tried, None)
+        self.others[self.tried] = median(counted)
+        if count == most and self._is_better(self.tried, median(counted)):
+            self.others[self.threads] = now
+            self.threads, self.latest = self.tried, deque(counted, self.latest.maxlen)
         self.tried, self.trial = 0, []
 
 
@@ -76,7 +78,7 @@ class StepThreads:
     def __init__(self, counts: Sequence[int], clock: Callable[[], float] = time.perf_counter) -> None:
         """`counts`: ascending; a single one is what all steps have."""
         self.counts, self._clock = tuple(counts), clock
-        self._paces = {1: Pace(self.counts[-2:][0]), _size(MANY): Pace(self.counts[-1])}
+        self._paces: dict[int, Pace] = {}  # by rows
 
     def run(self, rows: int, step: Callable[[int], T]) -> T:
         """`step(threads)`, a step of so many rows."""
@@ -85,7 +87,7 @@ class StepThreads:
         pace = self._pace(rows)
         began = self._clock()
         result = step(pace.tried or pace.threads)
-        self._note(pace, (self._clock() - began) / rows)
+        pace.note((self._clock() - began) / rows, self.counts)
         return result
 
     def of(self, rows: int) -> int:
@@ -93,24 +95,13 @@ class StepThreads:
         return self._pace(rows).threads
 
     def _pace(self, rows: int) -> Pace:
-        """That of steps of about so many rows, which begin like the ones that are most like them."""
-        size = _size(rows)
+        """That of about so many rows, by two binary digits; it begins like the one of the nearest rows."""
+        digits = max(0, rows.bit_length() - 2)
+        size = rows >> digits << digits
         if size not in self._paces:
-            near = min(self._paces, key=lambda each: abs(each - size))
-            self._paces[size] = Pace(self._paces[near].threads)
+            near = min(self._paces, key=lambda each: abs(each - size), default=0)
+            self._paces[size] = Pace(self._paces[near].threads if near else self.counts[-1])
         return self._paces[size]
-
-    def _note(self, pace: Pace, seconds: float) -> None:
-        if pace.tried:
-            pace.trial.append(seconds)
-            pace.judge(LAST_GAIN if max(pace.tried, pace.threads) == self.counts[-1] else GAIN)
-            return
-        pace.credit += LOST * seconds
-        pace.latest.append(seconds)
-        if len(pace.latest) >= REPEATS:
-            around = (0, *self.counts, 0)
-            place = self.counts.index(pace.threads)
-            pace.tried = pace.candidate(around[place], around[place + 2])
 
     def __str__(self) -> str:
         most = self.counts[-1]
@@ -121,8 +112,3 @@ def up_to(most: int, clock: Callable[[], float] = time.perf_counter) -> StepThre
     """Of 1, 2, 4 ..., all but one and all of `most` threads."""
     doubled = (1 << each for each in range(most.bit_length()))
     return StepThreads(sorted({*doubled, max(1, most - 1), most}), clock)
-
-
-def _size(rows: int) -> int:
-    """The same for rows each of which takes nearly the same time: few by their number, many by octaves."""
-    return rows if rows < MANY else MANY + rows.bit_length()
