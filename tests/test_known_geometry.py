@@ -2,6 +2,7 @@
 
 import json
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,15 +14,7 @@ from opensled.models import remembered
 from tests.tiny_models import folder as folder
 from tests.tiny_models import random_model
 from verify_server.engine.base import Segment
-from verify_server.engine.torch import (
-    geometry,
-    known_geometry,
-    loading,
-    sdpa,
-    selftest,
-    short_model,
-    torch_engine,
-)
+from verify_server.engine.torch import geometry, known_geometry, loading, sdpa, selftest, short_model
 from verify_server.engine.torch.packing import Attend, Geometry
 from verify_server.engine.torch.torch_engine import load
 
@@ -247,24 +240,15 @@ def test_bits_that_depend_on_the_batch_in_a_late_layer_of_its_own_kind_are_notic
     assert set(calls) == {3}
 
 
-@pytest.fixture
-def torch_threads():
-    """As many as before, once the test is over."""
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.mark.parametrize(("border", "counts"), [(0, (1, 2)), (MOST + 1, (2,)), (10, (2,))])
-def test_steps_have_no_number_of_threads_that_gives_other_bits(
-    border, counts, folder, monkeypatch, torch_threads
-):
+def test_no_number_of_threads_is_tried_that_gives_other_bits(border, counts, folder, monkeypatch, request):
     """With one thread those of all steps are others than with two, or those of steps of few rows."""
+    request.addfinalizer(partial(torch.set_num_threads, torch.get_num_threads()))
 
     def forward(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
         return by_rows(border if torch.get_num_threads() == 1 else 0)(layer, inputs)
 
     monkeypatch.setattr(nn.Linear, "forward", forward)
-    monkeypatch.setattr(torch_engine, "usable_cores", lambda: 2)
+    monkeypatch.setattr("verify_server.engine.torch.torch_engine.usable_cores", lambda: 2)
     engine = start(folder("llama"), threads=0)
     assert (engine.info.numerics, engine._threads.counts) == ("exact", counts)

@@ -228,12 +228,12 @@ def test_weights_are_not_rearranged_for_amx(features, rearranged, gguf_of, monke
     assert given[0].use_extra_bufts is rearranged
 
 
-def test_passes_have_the_threads_that_their_rows_take(gguf_of, monkeypatch):
+def test_passes_have_the_threads_that_are_tried(gguf_of, monkeypatch):
     asked = []
     set_threads = llama_cpp.llama_set_n_threads
     monkeypatch.setattr(
         llama_cpp, "llama_set_n_threads", lambda *all: (asked.append(all[1]), set_threads(*all))[1]
     )
-    monkeypatch.setattr(llamacpp, "usable_cores", lambda: 2)
+    monkeypatch.setattr(StepThreads, "run", lambda _, rows, step: step(1 + rows % 2))
     llamacpp.load(gguf_of("llama"), kv_tokens=NUM_BLOCKS * BLOCK)
     assert {1, 2} <= {*asked}

@@ -42,6 +42,15 @@ def busy(rows: int, threads: int) -> float:
     return 25e-3 if threads == 1 else 75e-3
 
 
+def wide(rows: int, threads: int) -> float:
+    """Of eight cores; `taken`: beside one busy loop."""
+    return 8e-3 / threads
+
+
+def taken(rows: int, threads: int) -> float:
+    return 8e-3 / threads if threads < 8 else 4e-3
+
+
 def test_numbers_double_up_to_all_cores():
     assert [up_to(most).counts for most in (1, 2, 3)] == [(1,), (1, 2), (1, 2, 3)]
     assert up_to(8).counts == (1, 2, 4, 7, 8)
@@ -65,39 +74,16 @@ def test_the_last_core_is_not_taken_for_next_to_nothing():
     assert [machine.serve(500, rows)[1].most_common(1)[0][0] for rows in (1, 64)] == [3, 3]
 
 
-def test_beside_other_work_steps_have_fewer_threads_and_more_again_once_it_is_quiet():
-    machine = Machine(quiet, 2)
-    assert machine.serve(300)[1][1] < 20
-    machine.law = busy
-    assert machine.serve(1000)[1][2] < 20
-    machine.law = quiet
-    machine.serve(1500)
-    assert machine.serve(1000)[1][1] < 50
-
-
-def test_a_server_that_starts_beside_other_work_finds_more_threads_later():
-    machine = Machine(busy, 2)
-    assert machine.serve(300)[1][2] < 10
-    machine.law = quiet
-    machine.serve(1500)
-    assert machine.threads.of(1) == 2
-
-
-@pytest.mark.parametrize("law", [quiet, busy])
-def test_tries_lose_at_most_a_few_steps_in_a_hundred(law):
-    machine = Machine(law, 2)
-    seconds, counts = machine.serve(3000)
-    best = 3000 * min(law(1, 1), law(1, 2))
-    assert len(counts) == 2 and best < seconds < (1 + 2 * FEW) * best
-
-
-def test_many_cores_beside_one_busy_thread_keep_all_but_one():
-    machine = Machine(lambda rows, threads: 8e-3 / threads, 8)
-    machine.serve(1000)
-    assert machine.threads.of(1) == 8
-    machine.law = lambda rows, threads: 8e-3 / threads if threads < 8 else 4e-3
-    machine.serve(300)
-    assert machine.threads.of(1) == 7
+@pytest.mark.parametrize(
+    ("most", "laws"), [(2, (quiet, busy, quiet)), (2, (busy, quiet, busy)), (8, (wide, taken, wide))]
+)
+def test_steps_follow_the_machine_and_tries_lose_at_most_a_few_of_a_hundred(most, laws):
+    machine = Machine(laws[0], most)
+    for machine.law in laws:
+        machine.serve(1500)
+        seconds, counts = machine.serve(1000)
+        best = 1000 * min(machine.law(1, count) for count in machine.threads.counts)
+        assert len(counts) > 1 and best < seconds < (1 + 2 * FEW) * best
 
 
 def test_a_number_that_is_given_is_kept_and_nothing_timed():
