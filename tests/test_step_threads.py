@@ -118,5 +118,6 @@ def test_beside_busy_loops_a_server_is_as_fast_as_by_the_best_number_of_threads(
     engines = [ENGINES.get(name)(each).engine for each in options]
     for engine in engines:
         engine.forward([Segment(tuple(range(64)), 0, (0, 1, 2, 3, 4), 1)])
-    ours, *fixed = map(sum, zip(*[map(count_steps, engines) for _ in range(60)]))
+    rounds = [[*map(count_steps, engines)] for _ in range(60)]
+    ours, *fixed = map(sum, zip(*rounds[10:]))
     assert ours >= 0.9 * max(fixed), (ours, fixed)
