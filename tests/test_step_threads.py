@@ -33,27 +33,14 @@ class Machine:
         return self.now - began, Counter(counts)
 
 
-def quiet(rows: int, threads: int) -> float:
-    """Two cores, as measured with SmolLM2; `busy`: beside two busy loops."""
-    return 12.6e-3 if threads == 1 else 9.1e-3
-
-
-def busy(rows: int, threads: int) -> float:
-    return 25e-3 if threads == 1 else 75e-3
-
-
-def wide(rows: int, threads: int) -> float:
-    """Of eight cores; `taken`: beside one busy loop."""
-    return 8e-3 / threads
-
-
-def taken(rows: int, threads: int) -> float:
-    return 8e-3 / threads if threads < 8 else 4e-3
+# Seconds of a row by threads of two cores, as measured with SmolLM2: alone, and beside two busy loops
+QUIET, BUSY = {1: 12.6e-3, 2: 9.1e-3}, {1: 25e-3, 2: 75e-3}
+WIDE = {count: 8e-3 / count for count in (1, 2, 4, 7, 8)}
+TAKEN = WIDE | {8: 4e-3}  # beside one busy loop
 
 
 def test_numbers_double_up_to_all_cores():
-    assert [up_to(most).counts for most in (1, 2, 3)] == [(1,), (1, 2), (1, 2, 3)]
-    assert up_to(8).counts == (1, 2, 4, 7, 8)
+    assert [up_to(most).counts for most in (1, 2, 3, 8)] == [(1,), (1, 2), (1, 2, 3), tuple(WIDE)]
 
 
 def test_few_rows_take_few_threads_and_many_take_many():
@@ -64,9 +51,10 @@ def test_few_rows_take_few_threads_and_many_take_many():
     assert [machine.threads.of(rows) for rows in (1, 2, 50, 512)] == [1, 1, 4, 4]
 
 
-def test_all_cores_take_the_first_steps_which_are_few_where_that_is_slow():
+@pytest.mark.parametrize(("seconds", "count"), [(QUIET, 37), (BUSY, 5)])
+def test_all_cores_take_the_first_steps_which_are_few_where_that_is_slow(seconds, count):
     """A second one makes the first answer 1.3 times as fast where nothing else runs."""
-    assert [Machine(law, 2).serve(40)[1][2] for law in (quiet, busy)] == [37, 5]
+    assert Machine(lambda rows, threads: seconds[threads], 2).serve(40)[1][2] == count
 
 
 def test_the_last_core_is_not_taken_for_next_to_nothing():
@@ -74,15 +62,13 @@ def test_the_last_core_is_not_taken_for_next_to_nothing():
     assert [machine.serve(500, rows)[1].most_common(1)[0][0] for rows in (1, 64)] == [3, 3]
 
 
-@pytest.mark.parametrize(
-    ("most", "laws"), [(2, (quiet, busy, quiet)), (2, (busy, quiet, busy)), (8, (wide, taken, wide))]
-)
-def test_steps_follow_the_machine_and_tries_lose_at_most_a_few_of_a_hundred(most, laws):
-    machine = Machine(laws[0], most)
-    for machine.law in laws:
+@pytest.mark.parametrize("laws", [(QUIET, BUSY, QUIET), (BUSY, QUIET, BUSY), (WIDE, TAKEN, WIDE)])
+def test_steps_follow_the_machine_and_tries_lose_at_most_a_few_of_a_hundred(laws):
+    machine = Machine(lambda rows, threads: law[threads], max(laws[0]))
+    for law in laws:
         machine.serve(1500)
         seconds, counts = machine.serve(1000)
-        best = 1000 * min(machine.law(1, count) for count in machine.threads.counts)
+        best = 1000 * min(law.values())
         assert len(counts) > 1 and best < seconds < (1 + 2 * FEW) * best
 
 
