@@ -125,3 +125,16 @@ UNKNOWN = {
     ),
     "yaml": chatml(f"call: {NAME}^{each('  {{ k }}: {{ v }}^')}"),
 }
+
+
+def text_and_calls(reader, parts):
+    """Reads an answer by its parts: its text, and the name and arguments of each call."""
+    text, calls = "", []
+    for piece in [piece for part in parts for piece in reader.push(part)] + reader.flush():
+        if piece.kind == "text":
+            text += piece.text
+        elif piece.kind == "name":
+            calls.append([piece.text, ""])
+        else:
+            calls[-1][1] += piece.text
+    return text, [tuple(found) for found in calls]

@@ -22,6 +22,7 @@ from tests import hypothesis_profiles as _profiles  # noqa: F401  (before any te
 from tests.warm import Parent
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("GOMP_SPINCOUNT", "3000")  # as in the commands
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # As in the commands: else what gRPC says of one test's streams can fall among the lines that another one reads.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")

@@ -16,6 +16,8 @@ from itertools import islice
 from typing import Any
 from urllib.parse import unquote
 
+import pytest
+
 from edge_client.drafters import DRAFTERS
 from opensled.core.messages import SamplingParams
 from opensled.core.noise import noise_key
@@ -325,3 +327,14 @@ def _lie(listener: socket.socket, liar: Liar, answer: Callable[[Liar], Iterable[
                 liar.sent += len(part)
                 if liar.closing.is_set():
                     return
+
+
+@pytest.fixture(params=HANDLERS)
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+def stub(kind):
+    with stub_of(HANDLERS[kind], writer=narrator(STORY)) as found:
+        yield found

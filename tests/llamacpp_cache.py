@@ -43,7 +43,7 @@ def fresh(gguf_of) -> Callable[[str, Sequence[int]], np.ndarray]:
 
     @cache
     def cache_of(family: str) -> LlamaCache:
-        return LlamaCache(LlamaModel(gguf_of(family)), cells=256, sequences=1, threads=StepThreads(1))
+        return LlamaCache(LlamaModel(gguf_of(family)), cells=256, sequences=1, threads=StepThreads([1]))
 
     def logits(family: str, tokens: Sequence[int], rows: int = 0) -> np.ndarray:
         cache_of(family).truncate(0, 0)

@@ -10,6 +10,7 @@ from http_api.calls import CallReader
 from opensled.core.errors import InvalidRequest
 from opensled.core.messages import Guide, Tool
 from opensled.text.call_forms import TAGGED as IN_TAGS
+from tests.call_families import text_and_calls
 from tests.fake_backend import FakeBackend, call, chat, events, refusal
 
 SCHEMA = {"type": "object", "properties": {"on": {"type": "boolean"}}}
@@ -138,15 +139,7 @@ ANSWERS = [
 
 
 def understood(parts):
-    reader, text, calls = CallReader(READ, IN_TAGS), "", []
-    for piece in [piece for part in parts for piece in reader.push(part)] + reader.flush():
-        if piece.kind == "text":
-            text += piece.text
-        elif piece.kind == "name":
-            calls.append([piece.text, ""])
-        else:
-            calls[-1][1] += piece.text
-    return text, [tuple(found) for found in calls]
+    return text_and_calls(CallReader(READ, IN_TAGS), parts)
 
 
 @pytest.mark.parametrize(("text", "content", "calls"), ANSWERS, ids=range(len(ANSWERS)))

@@ -12,7 +12,7 @@ from opensled.core.messages import CallForm, ChatMessage, Guide, Tool, ToolCall
 from opensled.text.answer_text import AnswerText
 from opensled.text.call_forms import BARE, TAGGED, TOLD, call_marks, opening
 from opensled.text.tokenizer import TargetTokenizer
-from tests.call_families import FAMILIES, UNKNOWN
+from tests.call_families import FAMILIES, UNKNOWN, text_and_calls
 from tests.fake_backend import FakeBackend, call, chat
 from tests.guiding import EOS, PADDED, completes, follows, ids, tagged_tokenizer, tiny
 from tests.thinking_world import whole
@@ -55,14 +55,7 @@ def chats(template: str) -> Chats:
 
 
 def read(parts, form: CallForm, tools=TOOLS, beside: bool = False):
-    reader, text, calls = CallReader(tools, form, beside), "", []
-    for piece in [piece for part in parts for piece in reader.push(part)] + reader.flush():
-        if piece.kind == "text":
-            text += piece.text
-        elif piece.kind == "name":
-            calls.append([piece.text, ""])
-        else:
-            calls[-1][1] += piece.text
+    text, calls = text_and_calls(CallReader(tools, form, beside), parts)
     return text, [(name, json.loads(arguments)) for name, arguments in calls]
 
 

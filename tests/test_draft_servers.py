@@ -38,6 +38,8 @@ from tests.draft_stubs import (
     narrator,
     stub_of,
 )
+from tests.draft_stubs import kind as kind
+from tests.draft_stubs import stub as stub
 from tests.drafter_contract import ids, pull
 from tests.loops import block_until
 from tests.tiny_drafts import tiny_info, tiny_tokenizer
@@ -63,17 +65,6 @@ def begun(made: ServerFactory) -> Iterator:
     with closing(made.create()) as drafter:
         drafter.begin(tiny_tokenizer().encode_rendered(STORY[:40]), greedy())
         yield drafter
-
-
-@pytest.fixture(params=HANDLERS)
-def kind(request):
-    return request.param
-
-
-@pytest.fixture
-def stub(kind):
-    with stub_of(HANDLERS[kind], writer=narrator(STORY)) as found:
-        yield found
 
 
 # -- addresses ------------------------------------------------------------------------------------------------------

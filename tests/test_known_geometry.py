@@ -2,6 +2,7 @@
 
 import json
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -237,3 +238,17 @@ def test_bits_that_depend_on_the_batch_in_a_late_layer_of_its_own_kind_are_notic
     )
     start(path)
     assert set(calls) == {3}
+
+
+@pytest.mark.parametrize(("border", "counts"), [(0, (1, 2)), (MOST + 1, (2,)), (10, (2,))])
+def test_no_number_of_threads_is_tried_that_gives_other_bits(border, counts, folder, monkeypatch, request):
+    """With one thread those of all steps are others than with two, or those of steps of few rows."""
+    request.addfinalizer(partial(torch.set_num_threads, torch.get_num_threads()))
+
+    def forward(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
+        return by_rows(border if torch.get_num_threads() == 1 else 0)(layer, inputs)
+
+    monkeypatch.setattr(nn.Linear, "forward", forward)
+    monkeypatch.setattr("verify_server.engine.torch.torch_engine.usable_cores", lambda: 2)
+    engine = start(folder("llama"), threads=0)
+    assert (engine.info.numerics, engine._threads.counts) == ("exact", counts)

@@ -171,7 +171,7 @@ def test_the_probe_finds_a_rollback_that_did_not_happen(gguf_of, monkeypatch):
 
     monkeypatch.setattr(LlamaCache, "truncate", shifted)
     with pytest.raises(SelfTestFailed, match="rollback"):
-        llama_probe.run(LlamaModel(gguf_of("llama")), threads=StepThreads(1))
+        llama_probe.run(LlamaModel(gguf_of("llama")), threads=StepThreads([1]))
 
 
 def test_a_file_that_is_no_gguf_is_refused(tmp_path):
@@ -228,12 +228,12 @@ def test_weights_are_not_rearranged_for_amx(features, rearranged, gguf_of, monke
     assert given[0].use_extra_bufts is rearranged
 
 
-def test_threads_are_timed_by_passes_that_have_them(gguf_of, monkeypatch):
+def test_passes_have_the_threads_that_are_tried(gguf_of, monkeypatch):
     asked = []
     set_threads = llama_cpp.llama_set_n_threads
     monkeypatch.setattr(
         llama_cpp, "llama_set_n_threads", lambda *all: (asked.append(all[1]), set_threads(*all))[1]
     )
-    monkeypatch.setattr(llamacpp, "usable_cores", lambda: 2)
+    monkeypatch.setattr(StepThreads, "run", lambda _, rows, step: step(1 + rows % 2))
     llamacpp.load(gguf_of("llama"), kv_tokens=NUM_BLOCKS * BLOCK)
     assert {1, 2} <= {*asked}

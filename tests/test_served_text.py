@@ -22,21 +22,12 @@ from tests.draft_stubs import (
     narrator,
     stub_of,
 )
+from tests.draft_stubs import kind as kind
+from tests.draft_stubs import stub as stub
 from tests.loops import block_until
 from tests.tiny_drafts import tiny_info, tiny_tokenizer
 
 DIALECTS = {"ollama": OllamaText, "completions": CompletionsText}
-
-
-@pytest.fixture(params=HANDLERS)
-def kind(request):
-    return request.param
-
-
-@pytest.fixture
-def stub(kind):
-    with stub_of(HANDLERS[kind], writer=narrator(STORY)) as found:
-        yield found
 
 
 @pytest.fixture

@@ -10,16 +10,16 @@ from lab.benchmarks.house_source import checkout
 PRODUCT, LAB, TESTS = "lines of the product", "lines of testbed, training, benchmarks", "lines of tests"
 # Lower a number as soon as its count falls. None is ever raised: lines that are lent are in BORROWED.
 CEILINGS = {
-    PRODUCT: 70_144,
+    PRODUCT: 70_115,
     LAB: 41_164,
-    TESTS: 89_950,
-    "kernel: lines": 12_047,
+    TESTS: 89_945,
+    "kernel: lines": 12_040,
     "kernel: public classes of the server": 84,
     "kernel: imports of the shell": 63,
     "public classes": 726,
     "public names defined twice": 79,
-    "value classes made at one place": 124,
-    "numeric constants of the product's modules": 683,
+    "value classes made at one place": 123,
+    "numeric constants of the product's modules": 678,
 }
 SLACK = {PRODUCT: 100, LAB: 100, TESTS: 100, "kernel: lines": 100}  # a fall below it must lower the ceiling
 # Net lines above a ceiling, by the part that borrowed them, until they are paid back by name; the sums only go down.

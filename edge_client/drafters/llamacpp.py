@@ -17,13 +17,13 @@ import numpy as np
 
 from edge_client.drafters.base import DrafterOptions, ModelDrafter
 from edge_client.drafters.model_factory import ModelFactory
-from edge_client.drafters.threads import calibrated_threads, max_threads
+from edge_client.drafters.threads import draft_threads
 from edge_client.drafters.window import Window
 from opensled.core.errors import EngineError, UnsupportedModel
-from opensled.models import llama, step_threads, widened
+from opensled.models import llama, widened
 from opensled.models.llama import LlamaModel, llama_cpp
+from opensled.models.step_threads import StepThreads, up_to
 from opensled.models.store import model_file
-from opensled.process.load_thread import in_thread_that_ends
 
 CONTEXT_CAP = 8192  # positions; the KV cache of a small draft model (0.5B) then takes about 100 MB
 BATCH = 512  # tokens per call (llama.cpp's default for a micro-batch); a long prompt goes in such chunks
@@ -38,8 +38,7 @@ class LlamaCppFactory(ModelFactory):
         self.name = f"llamacpp {path.name}"
         self._window = Window(options.window)
         self._model = LlamaModel(widened.file_to_run(path, widened.AUTO) if options.alone else path)
-        known = threads or calibrated_threads("llamacpp", model)
-        self.threads = known or in_thread_that_ends(_timed_threads, self._model, max_threads())
+        self._most_threads, self._follows = draft_threads(threads, "llamacpp", model), not threads
 
     def pieces(self) -> list[str]:
         return self._model.pieces()
@@ -48,14 +47,15 @@ class LlamaCppFactory(ModelFactory):
         return LlamaTokenizer(self._model)
 
     def create_model(self) -> LlamaCppDrafter:
-        drafter = LlamaCppDrafter(self._model, self.threads)
+        most = self._most_threads
+        drafter = LlamaCppDrafter(self._model, up_to(most) if self._follows else StepThreads([most]))
         drafter.prepare(self._window)
         return drafter
 
     def with_threads(self, threads: int) -> LlamaCppFactory:
         """A factory that shares the model; its drafters use `threads` threads."""
         other = copy.copy(self)
-        other.threads = threads
+        other._most_threads, other._follows = threads, False
         return other
 
 
@@ -80,9 +80,10 @@ class LlamaTokenizer:
 class LlamaCppDrafter(ModelDrafter):
     """One context and one reusable batch over a shared model."""
 
-    def __init__(self, model: LlamaModel, threads: int) -> None:
+    def __init__(self, model: LlamaModel, threads: StepThreads) -> None:
         super().__init__(min(CONTEXT_CAP, model.context_length))
-        params = _parameters(self.context_length, threads)
+        self._threads = threads
+        params = _parameters(self.context_length)
         self._context = llama_cpp.llama_init_from_model(model.handle, params)
         if not self._context:
             raise UnsupportedModel(
@@ -128,11 +129,16 @@ class LlamaCppDrafter(ModelDrafter):
         for index in range(len(tokens) - wanted, len(tokens)):
             self._wanted[index] = 1
         llama.forget_complaints()
-        status = llama_cpp.llama_decode(self._context, self._batch)
+        status = self._threads.run(len(tokens), self._compute)
         if status != 0:
             raise EngineError(
                 f"llama.cpp failed on {len(tokens)} draft tokens (status {status}): {llama.cause()}"
             )
+
+    def _compute(self, threads: int) -> int:
+        """llama.cpp's status."""
+        llama_cpp.llama_set_n_threads(self._context, threads, threads)
+        return int(llama_cpp.llama_decode(self._context, self._batch))
 
     def truncate(self, length: int) -> int:
         if not self._free.alive:
@@ -149,29 +155,10 @@ class LlamaCppDrafter(ModelDrafter):
         self._free()
 
 
-def _timed_threads(model: LlamaModel, most: int) -> int:
-    """The fastest for one token at a time, as drafts are made."""
-    if most == 1:
-        return 1
-    drafter = LlamaCppDrafter(model, most)
-
-    def step(rows: int, threads: int) -> None:
-        llama_cpp.llama_set_n_threads(drafter._context, threads, threads)
-        drafter.forward([each % model.vocab_size for each in range(rows)], 0)
-        drafter.truncate(0)
-
-    try:
-        facts = ("drafter", llama.build())
-        return step_threads.find(step, model.path, facts, most).few
-    finally:
-        drafter.close()
-
-
-def _parameters(context_length: int, threads: int) -> Any:
+def _parameters(context_length: int) -> Any:
     params = llama_cpp.llama_context_default_params()
     params.n_ctx = context_length
     params.n_batch = params.n_ubatch = BATCH
-    params.n_threads = params.n_threads_batch = threads
     return params
 
 

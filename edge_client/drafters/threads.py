@@ -2,7 +2,7 @@
 
 One thread too many is far worse than one too few: on a busy 2-core machine a second llama.cpp thread made a
 token 5 to 70 times slower, because every thread waits for the one that was descheduled. `opensled profile calibrate`
-measures which number is fastest here; where it did not, a llama.cpp draft model is timed at load.
+measures which number is fastest here. A llama.cpp draft model has at most so many, and fewer while those are faster.
 """
 
 import logging
@@ -29,7 +29,7 @@ def draft_threads(wanted: int, drafter: str = "", model: str = "") -> int:
     """
     if wanted > 0:
         return wanted
-    return calibrated_threads(drafter, model) or max_threads()
+    return _calibrated_threads(drafter, model) or max_threads()
 
 
 def max_threads() -> int:
@@ -37,7 +37,7 @@ def max_threads() -> int:
     return max(1, usable_cores() - 1)
 
 
-def calibrated_threads(drafter: str, model: str) -> int:
+def _calibrated_threads(drafter: str, model: str) -> int:
     """The measured number, at most as many as the cores of this process; 0 = not measured."""
     try:
         measured = measured_draft(model_drafter(drafter), model)

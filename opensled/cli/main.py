@@ -48,6 +48,10 @@ def main(argv: list[str] | None = None) -> int:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its log lines repeat what our errors say
     # The system's resolver: gRPC's own one knows no names in .local, which homes use (nss-mdns, systemd-resolved).
     os.environ.setdefault("GRPC_DNS_RESOLVER", "native")
+    # Threads of a step wait 70 us for the slowest, then sleep: libgomp's own milliseconds would be taken from it where
+    # it shares its core (opensled/models/step_threads.py). A library reads it once.
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     if argv is None:
         require_utf8()
         distribution.find_own_first()

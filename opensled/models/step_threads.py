@@ -1,148 +1,114 @@
-"""How many threads compute a step: timed at load, by the number of its rows, and remembered for the next start.
+"""How many threads compute a step: by the number of its rows, and by what the latest steps took.
 
 All cores are often too many. A step of one row waits for memory, which one core may fill; and each thread waits for the
-slowest, which shares its core with the server's event loop.
+slowest, which shares its core with whatever else runs here. That changes while a server runs.
 """
 
 from __future__ import annotations
 
-import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
-from math import prod
-from pathlib import Path
+from collections import deque
+from collections.abc import Callable, Sequence
 from statistics import median
-from typing import NamedTuple
+from typing import TypeVar
 
-from opensled.models import remembered
+T = TypeVar("T")
 
-ROWS = (1, 8, 64)  # a user alone, several with short drafts, a prompt
-REPEATS = 3
-LIMIT_S = 1.0  # for all that is timed
-LONGER = 2.5  # times as long as fewer rows the next ones take at most, as far as it was seen
-# A thread more must pay this much: it is missing to whatever else runs here.
-GAIN = 1.05
-UNSTEADY = 1.3  # times the shortest step, beyond which a median is no quiet machine's
-# Additions in Python between two steps, as the event loop computes there: threads that spin disturb it
-PAUSE = 3000
+# Of a hundred steps, what tries may lose; and what more threads must gain, which are missing to whatever else runs here
+FEW = 0.015
 
 
-class StepThreads(NamedTuple):
-    """Threads of a step: `few` up to `turn` - 1 rows, `many` from there on."""
+class Pace:
+    """Steps of about the same rows: how many threads compute them, and what the latest of them took."""
 
-    few: int
-    turn: int = 0  # 0 = `few` for all
-    many: int = 0
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self.latest: deque[float] = deque(maxlen=3)  # seconds a row, like all that follow
+        self.others: dict[int, float] = {}  # by the latest try of each number, the oldest one first
+        self.tried = 0  # threads of the try that runs; 0 = none does
+        self.trial: list[float] = []  # what its steps took
+        self.lost = 0.0  # steps, by tries, of which others have not paid theirs yet
+
+    def note(self, seconds: float, counts: Sequence[int]) -> None:
+        """A step took so long by `tried`, else `threads`; `counts`: all numbers."""
+        if self.tried:
+            self.trial.append(seconds)
+            self._judge()
+            return
+        self.latest.append(seconds)
+        self.lost = max(0.0, self.lost - FEW)
+        if len(self.latest) == self.latest.maxlen:
+            self.tried = self._candidate(counts)
+
+    def _candidate(self, counts: Sequence[int]) -> int:
+        """The neighbour of `threads` that the next step tries; 0 = none now."""
+        place = counts.index(self.threads)
+        near = {*counts[max(0, place - 1) : place + 2]} - {self.threads}
+        unknown = near - self.others.keys()
+        if unknown:
+            return min(unknown)
+        best = min(near, key=self.others.__getitem__)
+        if self._is_better(best, self.others[best]):  # steps have become longer
+            return best
+        return 0 if self.lost else next(count for count in self.others if count in near)
+
+    def _is_better(self, threads: int, seconds: float) -> bool:
+        needed = 1 + FEW if threads > self.threads else 1 / (1 + FEW)
+        return seconds * needed < median(self.latest)
+
+    def _judge(self) -> None:
+        """Ends the try once enough is known of it."""
+        now, most = median(self.latest), 1 + len(self.latest)
+        total, count = sum(self.trial), len(self.trial)
+        if count < most and total < most * now:
+            return
+        counted = self.trial[1:] or self.trial  # the first one set up the threads
+        self.lost += max(0.0, total / now - count)
+        self.others.pop(self.tried, None)
+        self.others[self.tried] = median(counted)
+        if count == most and self._is_better(self.tried, median(counted)):
+            self.others[self.threads] = now
+            self.threads, self.latest = self.tried, deque(counted, self.latest.maxlen)
+        self.tried, self.trial = 0, []
+
+
+class StepThreads:
+    """Threads of each step, of some numbers of them. For one thread."""
+
+    def __init__(self, counts: Sequence[int], clock: Callable[[], float] = time.perf_counter) -> None:
+        """`counts`: ascending; a single one is what all steps have."""
+        self.counts, self._clock = tuple(counts), clock
+        self._paces: dict[int, Pace] = {}  # by rows
+
+    def run(self, rows: int, step: Callable[[int], T]) -> T:
+        """`step(threads)`, a step of so many rows."""
+        if len(self.counts) == 1:
+            return step(self.counts[0])
+        pace = self._pace(rows)
+        began = self._clock()
+        result = step(pace.tried or pace.threads)
+        pace.note((self._clock() - began) / rows, self.counts)
+        return result
 
     def of(self, rows: int) -> int:
-        return self.many if self.turn and rows >= self.turn else self.few
+        """What steps of so many rows have now."""
+        return self._pace(rows).threads
+
+    def _pace(self, rows: int) -> Pace:
+        """That of about so many rows, by two binary digits; it begins like the one of the nearest rows."""
+        digits = max(0, rows.bit_length() - 2)
+        size = rows >> digits << digits
+        if size not in self._paces:
+            near = min(self._paces, key=lambda each: abs(each - size), default=0)
+            self._paces[size] = Pace(self._paces[near].threads if near else self.counts[-1])
+        return self._paces[size]
 
     def __str__(self) -> str:
-        words = f"{self.few} thread{'s'[: self.few - 1]}"
-        return f"{words}, {self.many} from {self.turn} rows on" if self.turn else words
+        most = self.counts[-1]
+        return f"{'up to ' * (len(self.counts) > 1)}{most} thread{'s'[: most - 1]}"
 
 
-def candidates(most: int) -> list[int]:
-    """1, 2, 4 ... and `most`."""
-    return [*(1 << each for each in range(most.bit_length()) if 1 << each < most), most]
-
-
-class Timed(NamedTuple):
-    """Rows -> threads -> median seconds of a step."""
-
-    seconds: dict[int, dict[int, float]]
-    is_steady: bool  # False: something else computed meanwhile
-
-
-def measure(
-    step: Callable[[int, int], object], most: int, clock: Callable[[], float] = time.perf_counter
-) -> Timed:
-    """Times `step(rows, threads)`, each number of threads for some steps in a row, twice: to change it takes time."""
-    found: dict[int, dict[int, float]] = {}
-    is_steady = True
-    counts, ends = candidates(most), clock() + LIMIT_S
-    for rows in ROWS if len(counts) > 1 else ():
-        began = clock()
-        seconds: dict[int, list[float]] = {count: [] for count in counts}
-        for count in (*counts, *reversed(counts)):
-            if not seconds[count] or clock() < ends:
-                seconds[count] += _in_a_row(step, rows, count, clock)
-        found[rows] = {count: median(each) for count, each in seconds.items()}
-        is_steady &= all(median(each) <= UNSTEADY * min(each) for each in seconds.values())
-        if clock() + LONGER * (clock() - began) > ends:
-            break
-    return Timed(found, is_steady)
-
-
-def _in_a_row(
-    step: Callable[[int, int], object], rows: int, count: int, clock: Callable[[], float]
-) -> list[float]:
-    """Seconds of steps; the first one, which is not counted, sets up the threads."""
-    found = []
-    for _ in range(REPEATS + 1):
-        began = clock()
-        sum(range(PAUSE))
-        step(rows, count)
-        found.append(clock() - began)
-    return found[1:]
-
-
-def pick(found: dict[int, dict[int, float]], most: int) -> StepThreads:
-    """By what was timed; what was not is guessed: one row as one core, many rows as all of them."""
-    best = {rows: _best(seconds) for rows, seconds in found.items()}
-    few = best.get(ROWS[0], 1)
-    rows = [each for each in ROWS[1:] if best.get(each, most) != few]
-    if not rows:
-        return StepThreads(few)
-    before = ROWS[ROWS.index(rows[0]) - 1]
-    return StepThreads(few, round((before * rows[0]) ** 0.5), best.get(rows[-1], most))
-
-
-def pick_for_all(found: dict[int, dict[int, float]], most: int) -> StepThreads:
-    """One number for steps of any rows, because their bits may depend on it: the least product of seconds."""
-    if not found:
-        return StepThreads(most)
-    counts = next(iter(found.values()))
-    return StepThreads(_best({count: prod(each[count] for each in found.values()) for count in counts}))
-
-
-def _best(seconds: dict[int, float]) -> int:
-    """The fewest threads that are nearly as fast as any."""
-    fastest = min(seconds.values())
-    return next(count for count, each in seconds.items() if each <= GAIN * fastest)
-
-
-def find(
-    step: Callable[[int, int], object],
-    weights: Path | None,
-    facts: Sequence[object],
-    most: int,
-    choose: Callable[[dict[int, dict[int, float]], int], StepThreads] = pick,
-) -> StepThreads:
-    """What an earlier start found for these weights and facts on this machine, else by timing `step`; `most`: threads.
-
-    What a busy machine shows, twice, says little and is not remembered: then it is all cores but one.
-    """
-    place = remembered.place([*facts, most, *_of(weights)]) if weights else None
-    try:
-        known = StepThreads(**remembered.recall(place))
-        if all(isinstance(value, int) for value in known) and 0 < max(known.few, known.many) <= most:
-            return known
-    except TypeError:  # nothing is there, or something else
-        pass
-    found = measure(step, most)
-    if not found.is_steady:
-        found = measure(step, most)
-    if not found.is_steady:
-        return StepThreads(max(1, most - 1))
-    result = choose(found.seconds, most)
-    remembered.keep(place, result._asdict())
-    return result
-
-
-def _of(weights: Path) -> Iterator[object]:
-    files = sorted(weights.glob("*.safetensors")) if weights.is_dir() else [weights]
-    for file in files:
-        status = file.stat()
-        yield from (file, status.st_size, status.st_mtime_ns)
-    yield from platform.uname()
+def up_to(most: int, clock: Callable[[], float] = time.perf_counter) -> StepThreads:
+    """Of 1, 2, 4 ..., all but one and all of `most` threads."""
+    doubled = (1 << each for each in range(most.bit_length()))
+    return StepThreads(sorted({*doubled, max(1, most - 1), most}), clock)

@@ -140,7 +140,7 @@ class ServeConfig(LimitsConfig, AdaptConfig, AccessConfig):
     )
     threads: int = option(
         0,
-        "CPU threads of the target; 0 = the fastest number, measured at the first start",
+        "CPU threads of the target; 0 = the fastest number, tried while it serves",
         low=0,
         high=1024,
         metavar="N",

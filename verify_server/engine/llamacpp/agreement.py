@@ -88,7 +88,7 @@ def _find(model: LlamaModel, path: Path, render: Render, threads: int, size: int
 
 def _answers(model: LlamaModel, prompts: Sequence[Sequence[int]], threads: int) -> list[list[int]]:
     """The likeliest tokens that follow each prompt."""
-    cache = LlamaCache(model, CELLS, len(prompts), StepThreads(threads))
+    cache = LlamaCache(model, CELLS, len(prompts), StepThreads([threads]))
     try:
         answers = [[int(row.argmax())] for row in _read(cache, prompts, 1)]
         for done in range(TOKENS - 1):
@@ -107,7 +107,7 @@ def compare(
     model: LlamaModel, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]], threads: int
 ) -> Agreement:
     """How often `model` would go on as `answers` do, given what comes before in them. Raises EngineError."""
-    cache = LlamaCache(model, CELLS, len(prompts), StepThreads(threads))
+    cache = LlamaCache(model, CELLS, len(prompts), StepThreads([threads]))
     try:
         texts = [[*prompt, *answer[:-1]] for prompt, answer in zip(prompts, answers)]
         given = _read(cache, texts, TOKENS).argmax(1)

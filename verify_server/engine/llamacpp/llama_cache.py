@@ -132,7 +132,9 @@ class LlamaCache:
             for branch in piece.branches:
                 llama_cpp.llama_memory_seq_cp(self._memory, piece.sequence, branch, 0, piece.start)
         batch = flat(pieces)
-        threads = self.threads.of(len(batch.tokens))
+        return self.threads.run(len(batch.tokens), lambda threads: self._compute(batch, threads))
+
+    def _compute(self, batch: Flat, threads: int) -> np.ndarray:
         llama_cpp.llama_set_n_threads(self._context, threads, threads)
         logits = np.empty((int(batch.wanted.sum()), self._vocab_size), np.float32)
         done = 0

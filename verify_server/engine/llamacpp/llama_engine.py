@@ -17,7 +17,7 @@ import numpy as np
 from hw_profiles.detect import usable_cores
 from opensled.core.errors import EngineError
 from opensled.core.trees import runs
-from opensled.models import llama, step_threads
+from opensled.models import step_threads
 from opensled.models.llama import LlamaModel
 from opensled.models.step_threads import StepThreads
 from opensled.process.logs import tell_long
@@ -228,14 +228,14 @@ def load(
     """Loads, guards and probes a GGUF target.
 
     `kv_tokens`: KV pool in tokens, 0 = by free memory. `context`: positions to serve, 0 = all the model has.
-    `gpu_layers`: how many layers a build for GPUs puts there, -1 = all. `threads`: 0 = timed. `eos_ids`: ends of a
-    turn besides those that llama.cpp takes. Raises UsageError, UnsupportedModel, SelfTestFailed.
+    `gpu_layers`: how many layers a build for GPUs puts there, -1 = all. `threads`: 0 = as many as are fastest.
+    `eos_ids`: ends of a turn besides those that llama.cpp takes. Raises UsageError, UnsupportedModel, SelfTestFailed.
     """
     layers = llama_settings.gpu_layers(device, gpu_layers)
     with tell_long("still reading the weights") as reading:
         model = LlamaModel(path, layers)
     tell_read(model.params, reading.seconds)
-    each_step = StepThreads(threads) if threads else _threads_of(model)
+    each_step = StepThreads([threads]) if threads else step_threads.up_to(usable_cores())
     served = llama_settings.context_length(model, context)
     with told_tested():
         takes_trees = llama_probe.run(model, each_step)
@@ -257,19 +257,3 @@ def load(
         threads=str(each_step) if layers == 0 else "",
     )
     return LlamaCppEngine(model, cache, info)
-
-
-def _threads_of(model: LlamaModel) -> StepThreads:
-    """Timed on a small cache of its own, or as an earlier start has timed it."""
-    facts = ("llama.cpp", llama.build())
-    cache = LlamaCache(model, llama_probe.CELLS, 2, StepThreads(1))
-
-    def step(rows: int, threads: int) -> None:
-        cache.threads = StepThreads(threads)
-        cache.decode([LlamaPiece(0, 0, [each % model.vocab_size for each in range(rows)], 1)])
-        cache.truncate(0, 0)
-
-    try:
-        return step_threads.find(step, model.path, facts, usable_cores())
-    finally:
-        cache.close()

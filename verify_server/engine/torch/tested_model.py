@@ -7,13 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
-from hw_profiles.detect import usable_cores
 from opensled.core.errors import OpenSledError, SelfTestFailed
-from opensled.models import step_threads
-from opensled.models.step_threads import StepThreads
-from verify_server.engine.base import Segment
 from verify_server.engine.memory_plan import GRAPHS as GRAPH_BUDGET
 from verify_server.engine.torch import geometry, known_geometry, selftest
 from verify_server.engine.torch.attention import backend_of
@@ -24,10 +21,11 @@ from verify_server.engine.torch.fixed_steps import (
     check_fixed,
     skip_capture,
 )
-from verify_server.engine.torch.kv_memory import BLOCK_SIZE, KVMemory
+from verify_server.engine.torch.kv_memory import KVMemory
 from verify_server.engine.torch.packed_model import PackedModel
 from verify_server.engine.torch.packing import Geometry
 from verify_server.engine.torch.paged_table import PagedBackend
+from verify_server.engine.torch.short_model import num_layers
 from verify_server.engine.torch.tiles import tile, untile
 
 log = logging.getLogger(__name__)
@@ -136,17 +134,26 @@ def _exact_as_before(
     return None
 
 
-def threads_of(network: PreTrainedModel, weights: Path | None) -> StepThreads:
-    """Threads of all steps on a processor, timed or as an earlier start has timed them."""
-    model = _on_small_memory(network, FAST["cpu"], "sdpa")
-    blocks = tuple(range(-(-max(step_threads.ROWS) // BLOCK_SIZE)))
+def counts_of_same_bits(exact: PackedModel, counts: Sequence[int], max_rows: int) -> list[int]:
+    """The numbers of threads by which a model of level exact keeps its bits, and has those of the present number."""
+    now = torch.get_num_threads()
+    expected = _short_bits(exact, now)
+    same = [count for count in counts if selftest.same_bits(_short_bits(exact, count), expected)]
+    untile(exact.network)
+    kept = [count for count in same if count == now or _still_holds_by(exact, count, max_rows)]
+    tile(exact.network, exact.geometry)
+    torch.set_num_threads(now)
+    return kept
 
-    def step(rows: int, threads: int) -> None:
-        torch.set_num_threads(threads)
-        model.run([Segment(tuple(range(rows)), 0, blocks, 1)])
 
-    facts = ("torch", torch.__version__, network.dtype)
-    return step_threads.find(step, weights, facts, usable_cores(), step_threads.pick_for_all)
+def _short_bits(exact: PackedModel, threads: int) -> list[Tensor]:
+    torch.set_num_threads(threads)
+    return selftest.play(exact, selftest.SHORTEST, num_layers(exact.network))[0]
+
+
+def _still_holds_by(exact: PackedModel, threads: int, max_rows: int) -> bool:
+    torch.set_num_threads(threads)
+    return geometry.still_holds(exact.network, exact.backend, max_rows, exact.geometry)
 
 
 def _on_small_memory(network: PreTrainedModel, shapes: Geometry, attention: str) -> PackedModel:

@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from hw_profiles.detect import usable_cores
 from opensled.core.errors import EngineError, UsageError
+from opensled.models import step_threads
 from opensled.models.step_threads import StepThreads
 from opensled.process.logs import tell_long
 from verify_server.engine.base import MAX_TREE, EngineInfo, Segment, TargetEngine, known_ends
@@ -30,8 +32,8 @@ from verify_server.engine.torch.tested_model import (
     FAST,
     backends_of,
     capture_of,
+    counts_of_same_bits,
     first_that_works,
-    threads_of,
 )
 from verify_server.engine.torch.torch_scores import TorchScores
 
@@ -48,9 +50,13 @@ class TorchEngine(TargetEngine):
         info: EngineInfo,
         eyes: ImageEncoder | None = None,
         capture: Capture | None = None,
+        threads: StepThreads | None = None,
     ) -> None:
-        """`eyes`: of a vision-language model; `capture`: computes small steps in fixed shapes."""
-        self._model, self._eyes, self._capture = model, eyes, capture
+        """`eyes`: of a vision-language model; `capture`: computes small steps in fixed shapes.
+
+        `threads`: of each step; None = as torch has them.
+        """
+        self._model, self._eyes, self._capture, self._threads = model, eyes, capture, threads
         self.info = info
         self._reader: RowReader | None = None
         self._tap: HiddenTap | None = None
@@ -100,7 +106,7 @@ class TorchEngine(TargetEngine):
         After an error nothing is lost but the step: KV before each segment's start is as it was.
         """
         self._check(segments)
-        logits, batch = self._run(segments)
+        logits, batch = self._run_by_threads(segments)
         if self._reader is not None and self._tap is not None:
             rows = batch.live
             with torch.inference_mode():
@@ -111,6 +117,17 @@ class TorchEngine(TargetEngine):
         wanted = batch.wanted[: batch.num_wanted]
         kept = self._kept.stack_rows(batch.live)[:, 0].index_select(0, wanted)
         return TorchScores(logits, kept)
+
+    def _run_by_threads(self, segments: Sequence[Segment]) -> tuple[Tensor, PackedBatch]:
+        if self._threads is None:
+            return self._run(segments)
+
+        def run(threads: int) -> tuple[Tensor, PackedBatch]:
+            if threads != torch.get_num_threads():
+                torch.set_num_threads(threads)
+            return self._run(segments)
+
+        return self._threads.run(sum(len(segment.tokens) for segment in segments), run)
 
     def _run(self, segments: Sequence[Segment]) -> tuple[Tensor, PackedBatch]:
         """In a fixed shape, where there is one: pictures have none."""
@@ -161,7 +178,7 @@ def load(
     `context`: positions to serve, 0 = all the model has. `max_rows`: rows of the largest step for which level exact is
     to hold. `attention`: a backend (attention.py), "auto" = the fastest that passes its test here. `graphs`: "auto" =
     small steps in CUDA graphs, where a GPU and the backend can; "off"; "shapes" = in the shapes of graphs without any,
-    which is slow, for tests. `threads`: of all steps on a processor, 0 = timed, None = as torch has them now.
+    which is slow, for tests. `threads`: of all steps on a processor, 0 = what is fastest, None = as torch has them now.
     `eos_ids`: ends of a turn, () = those of the network's configs. `host`: the target of a draft model, whose KV memory
     it shares if it can; else it has its own, of what is left. Raises UsageError, NotFound, UnsupportedModel,
     SelfTestFailed.
@@ -217,11 +234,15 @@ def around(
     guards.check_modules(network)
     place = network.device
     reorder(network)
+    steps = None
     if threads is not None and place.type == "cpu":
-        torch.set_num_threads(threads or threads_of(network, weights).few)
+        steps = StepThreads([threads]) if threads else step_threads.up_to(usable_cores())
+        torch.set_num_threads(steps.of(1))
     with told_tested():
         backends = backends_of(attention, place)
         tested, level = first_that_works(network, backends, numerics, max_rows, weights)
+        if steps and level == "exact":
+            steps = StepThreads(counts_of_same_bits(tested, steps.counts, max_rows))
         capture = capture_of(graphs, tested, level)
         if eyes is not None:
             sees_alike(tested, eyes)
@@ -249,9 +270,9 @@ def around(
         row_step=tested.geometry.rows,
         hidden_size=network.config.get_text_config(decoder=True).hidden_size,
         images=eyes.facts if eyes else None,
-        threads=str(StepThreads(torch.get_num_threads())) if place.type == "cpu" else "",
+        threads=str(steps or StepThreads([torch.get_num_threads()])) if place.type == "cpu" else "",
     )
-    return TorchEngine(dataclasses.replace(tested, memory=memory), info, eyes, capture)
+    return TorchEngine(dataclasses.replace(tested, memory=memory), info, eyes, capture, steps)
 
 
 def _read(
