@@ -25,7 +25,6 @@ from scheduler.goodput.step_budget import in_turn, most_valuable, reserve, short
 from scheduler.plan import BatchPlan, PolicyOptions, SessionView, Slice, Snapshot
 
 LONGEST_WAIT_S = 1.0  # chosen: for a draft, from the departure of the verdict; a user sees a longer pause
-NONE = (0, 0)  # no tokens of the server's drafters
 PRICES = 64  # chosen: places at most where the cost of a step is asked for; exact where rows are few
 
 
@@ -144,7 +143,7 @@ def _slices(
     for session, draft, mine in zip(chosen, drafts, own):
         hint, why = _hint(session, hints, state, profile)
         slices.append(
-            Slice(session.id, 1, True, False, 0, draft, hint, mine, *asks.get(session.id, NONE), why)
+            Slice(session.id, 1, True, False, 0, draft, hint, mine, *asks.get(session.id, (0, 0)), why)
         )
     for session in short_first(sorted(prompts, key=urgency), budget):
         if budget <= 0:
@@ -153,7 +152,7 @@ def _slices(
         decide = tokens == session.uncomputed
         draft = min(verifiable(session.device), budget - tokens) if decide else 0
         budget -= tokens + draft
-        (hint, why), ask = _hint(session, hints, state, profile), asks.get(id, NONE) if decide else NONE
+        (hint, why), ask = _hint(session, hints, state, profile), asks.get(id, (0, 0)) if decide else (0, 0)
         own_draft = 0 if session.server.tokens else None
         slices.append(Slice(id, tokens, decide, False, 0, draft, hint, own_draft, *ask, why))
     return slices

@@ -246,11 +246,7 @@ def around(
         capture = capture_of(graphs, tested, level)
         if eyes is not None:
             sees_alike(tested, eyes)
-    memory = host._model.memory.lodge(tested.memory) if isinstance(host, TorchEngine) else None
-    lodged = memory.num_blocks // host.info.num_blocks if memory is not None and host is not None else 0
-    if memory is None:
-        wanted = num_blocks(tested.memory.bytes_per_token())
-        memory = _allocate(tested.memory, min(wanted, host.info.num_blocks) if host else wanted)
+    memory, lodged = _memory_of(tested.memory, num_blocks, host)
     vocab_size = network.config.get_text_config(decoder=True).vocab_size
     info = EngineInfo(
         model_id=model,
@@ -284,6 +280,17 @@ def _read(
         eyes = ImageEncoder(network, weights.folder) if sees(network.config) else None
     tell_read(network.num_parameters(), reading.seconds)
     return decoder_of(network) if eyes else network, eyes
+
+
+def _memory_of(
+    tested: KVMemory, num_blocks: Callable[[int], int], host: TargetEngine | None
+) -> tuple[KVMemory, int]:
+    """KV memory for `around`, and `EngineInfo.lodged`. Raises UsageError."""
+    lodged = host._model.memory.lodge(tested) if isinstance(host, TorchEngine) else None
+    if lodged is not None and host is not None:
+        return lodged, lodged.num_blocks // host.info.num_blocks
+    wanted = num_blocks(tested.bytes_per_token())
+    return _allocate(tested, min(wanted, host.info.num_blocks) if host else wanted), 0
 
 
 def _allocate(tested: KVMemory, num_blocks: int) -> KVMemory:
