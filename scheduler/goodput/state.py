@@ -23,8 +23,7 @@ CHANGE = 0.1  # chosen: share of the sessions that are new or gone, from which o
 
 Lengths = Mapping[int, int]  # by session
 Asks = Mapping[int, tuple[int, int]]  # by session: tokens, and the drafter of the server
-Source = tuple[int, int]  # a session, and the drafter of the server that drafts for it, or its DEVICE
-DEVICE = -1
+Source = tuple[int, int]  # a session, and 0 = its device, 1 = the first drafter of the server, and so on
 
 
 class Wait(NamedTuple):
@@ -62,8 +61,8 @@ class GoodputState:
         if now >= self.until:
             return self.hints, self.asks
         probed = [source for source, probe in self.probes.items() if now < probe.until]
-        devices = {id: LENGTH for id, drafter in probed if drafter == DEVICE}
-        servers = {id: (LENGTH, drafter) for id, drafter in probed if drafter != DEVICE}
+        devices = {id: LENGTH for id, source in probed if not source}
+        servers = {id: (LENGTH, source - 1) for id, source in probed if source}
         return {**self.hints, **devices}, {**self.asks, **servers}
 
     def seen(self, waits: dict[int, Wait], now: float) -> GoodputState:
@@ -187,10 +186,10 @@ def _probes(
     """The probes of all sources that may draft and rest."""
     for session in sessions:
         asked, drafter = state.asks.get(session.id, (0, 0))
-        ordered = {DEVICE: state.hints.get(session.id), drafter: asked}
+        ordered = {0: state.hints.get(session.id), 1 + drafter: asked}
         costs_of = (*profile.drafting, *[NO_DRAFTING] * len(session.servers))
         sources = zip((session.device, *session.servers), (None, *costs_of))
-        for number, (offer, drafting) in enumerate(sources, DEVICE):
+        for number, (offer, drafting) in enumerate(sources):
             forecast, source = offer.forecast, (session.id, number)
             if forecast is None or not offer.longest or ordered.get(number):
                 continue
