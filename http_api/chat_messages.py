@@ -47,14 +47,8 @@ def token_ids(value: object, name: str, info: ModelInfo) -> tuple[int, ...]:
     return known
 
 
-ROLES = (
-    "system",
-    "developer",
-    "user",
-    "assistant",
-    "tool",
-    "function",
-)  # "function": results of older clients
+# "function": results of older clients
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 CALLS = ("function", "custom")  # types of calls that the client answers
 # Beside the content of a turn: Ollama's pictures, and what must not be missed in silence.
 BESIDE = ("images", "image", "image_url", "input_audio", "video", "files", "attachments")

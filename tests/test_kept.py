@@ -136,9 +136,8 @@ class KnowingTree(OracleDrafter):
                 at, count = count, count + 1
                 if id == right:
                     continue
-                yield TreeNode(
-                    DraftToken(self._known[place + 1], 0.5), at
-                )  # what would be right one place on
+                # What would be right one place on
+                yield TreeNode(DraftToken(self._known[place + 1], 0.5), at)
                 count += 1
             parent, place = (count - 3 if place % 6 else count - 4), place + 1
 

@@ -10,11 +10,8 @@ import opensled
 from edge_client.doctor.finding import Finding, fail, ok
 from opensled.process import distribution
 
-NEEDED = (
-    "edge_client.device.command",
-    "http_api.app",
-    "http_api.server",
-)  # which import all libraries of a device
+# They import all libraries of a device
+NEEDED = ("edge_client.device.command", "http_api.app", "http_api.server")
 REINSTALL = "pip install --upgrade --force-reinstall grpcio protobuf numpy tokenizers"
 
 

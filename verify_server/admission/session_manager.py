@@ -66,9 +66,8 @@ Create = Callable[[Open, tuple[int, ...]], Awaitable[Session]]
 # Opens a new sequence: calls `Create`, perhaps with another `Open` and ids, after what it does elsewhere.
 Opener = Callable[[Open, tuple[int, ...], Create], Awaitable[Session]]
 
-Counter = Callable[
-    [Open], Awaitable[tuple[int, ...]]
-]  # the ids of a prompt, as the server that answers has them
+# The ids of a prompt, as the server that answers has them
+Counter = Callable[[Open], Awaitable[tuple[int, ...]]]
 
 
 async def open_here(message: Open, prompt_ids: tuple[int, ...], create: Create) -> Session:
