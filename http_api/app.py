@@ -81,9 +81,8 @@ def build_app(
             *token_routes(backend, lenient),
             Route("/openapi.json", api.openapi),
             Route("/status", api.status),
-            *(
-                Route(path, api.live) for path in (LIVE, "/health")
-            ),  # the second one as vLLM and llama.cpp have it
+            # The second one as vLLM and llama.cpp have it
+            *(Route(path, api.live) for path in (LIVE, "/health")),
             *(Route(path, api.ready) for path in READY),
             *([Route("/metrics", api.metrics)] if access.local and metrics else []),
             *(page_routes(view, page_chat, ending, access.origins) if view else []),
