@@ -124,7 +124,8 @@ class ApiServer:
                 listener.close()
 
     def send_away(self) -> None:
-        """Close each connection after one more request, or soon if there comes none."""
+        """Close each connection after one more request, or soon if there comes none: a balancer leads the next one
+        elsewhere."""
         self._parting.set()
         for connection in self._connections:
             connection.part(LAST_REQUEST_S)

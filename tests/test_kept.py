@@ -13,8 +13,7 @@ import pytest
 
 from adapt.kept.command import keeper_of, require_keepable
 from adapt.kept.keeper import WAITING, TextKeeper
-from adapt.kept.kept_store import ROOM, KeptStore
-from adapt.kept.kept_text import TOP
+from adapt.kept.kept_store import ROOM, TOP, KeptStore
 from adapt.kept.text_trace import MAX_TOKENS, LikeliestReading, TextTrace
 from edge_client.lengths.fixed import FixedLength
 from lab.training.distil.shard_batches import batch_of, read_shard
