@@ -12,8 +12,8 @@ PRODUCT, LAB, TESTS = "lines of the product", "lines of testbed, training, bench
 CEILINGS = {
     PRODUCT: 70_144,
     LAB: 41_164,
-    TESTS: 89_950,
-    "kernel: lines": 12_047,
+    TESTS: 89_877,
+    "kernel: lines": 12_035,
     "kernel: public classes of the server": 84,
     "kernel: imports of the shell": 63,
     "public classes": 726,
@@ -47,9 +47,10 @@ BORROWED = {
         "paid: one description of each body read and described": -629,
         "steps that wait for drafts inside vllm serve, bench drafts": 79,
         "paid: forks that answer who asks, progress by kinds of parts": -114,
+        "paid: remarks before what they are about, one reader each of certificates, calls and schemas": -217,
     }
 }
-MAX_BORROWED = {PRODUCT: 773}
+MAX_BORROWED = {PRODUCT: 556}
 
 
 @pytest.fixture(scope="module")
