@@ -17,13 +17,12 @@ from starlette.routing import Route
 from http_api import requests
 from http_api.backend import HEARTBEAT, Backend
 from http_api.bodies import MAX_CHAT_BODY, json_response, read_body
-from http_api.draft_alone import asked_names, by_itself, takes_alone
 from http_api.event_stream import EventStream, Told, merge, read_first_chunks, run_while_connected, whole
 from http_api.failures import HANDLERS
 from http_api.guard import Access
 from http_api.messages_api.message_request import VERSION
 from http_api.messages_api.message_routes import as_model, list_models, message_routes
-from http_api.model_names import is_name
+from http_api.model_names import asked_names, by_itself, is_name, takes_alone
 from http_api.ollama.answer_lines import without_prompt
 from http_api.ollama.ollama_requests import OllamaRequest
 from http_api.ollama.routes import ollama_routes, running
@@ -81,9 +80,8 @@ def build_app(
             *token_routes(backend, lenient),
             Route("/openapi.json", api.openapi),
             Route("/status", api.status),
-            *(
-                Route(path, api.live) for path in (LIVE, "/health")
-            ),  # the second one as vLLM and llama.cpp have it
+            # The second one as vLLM and llama.cpp have it
+            *(Route(path, api.live) for path in (LIVE, "/health")),
             *(Route(path, api.ready) for path in READY),
             *([Route("/metrics", api.metrics)] if access.local and metrics else []),
             *(page_routes(view, page_chat, ending, access.origins) if view else []),

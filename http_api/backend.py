@@ -50,7 +50,7 @@ class Backend(Protocol):
 
     @property
     def writes_alone(self) -> bool:
-        """Whether its draft model may answer without the target (http_api/draft_alone.py)."""
+        """Whether its draft model may answer without the target (http_api/model_names.py)."""
 
     @property
     def status(self) -> DraftStatus:

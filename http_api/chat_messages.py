@@ -47,14 +47,8 @@ def token_ids(value: object, name: str, info: ModelInfo) -> tuple[int, ...]:
     return known
 
 
-ROLES = (
-    "system",
-    "developer",
-    "user",
-    "assistant",
-    "tool",
-    "function",
-)  # "function": results of older clients
+# "function": results of older clients
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 CALLS = ("function", "custom")  # types of calls that the client answers
 # Beside the content of a turn: Ollama's pictures, and what must not be missed in silence.
 BESIDE = ("images", "image", "image_url", "input_audio", "video", "files", "attachments")
@@ -107,7 +101,7 @@ def _answered(fields: Fields, said: Said) -> dict[str, Any]:
         else:  # of a tool that ran elsewhere
             read_part(said, kind, call)
     if only:
-        read.append(_read_function(fields_of(only, fields.path("function_call")), ""))
+        read.append(read_call(fields_of(only, fields.path("function_call")), ""))
     refusal = fields.text("refusal", "")
     if said.is_empty:
         said.say(refusal)
@@ -128,7 +122,7 @@ def _reasoning(fields: Fields) -> str:
 
 def _call(kind: str, fields: Fields) -> ToolCall:
     id, inner = fields.text("id", ""), fields.inside(kind)
-    call = _read_function(inner, id) if kind == "function" else custom_call(inner, id)
+    call = read_call(inner, id) if kind == "function" else custom_call(inner, id)
     fields.leave_rest()
     return call
 
@@ -139,8 +133,9 @@ def custom_call(fields: Fields, id: str) -> ToolCall:
     return ToolCall(id, name, json.dumps({"input": fields.text("input", "")}))
 
 
-def _read_function(fields: Fields, id: str) -> ToolCall:
+def read_call(fields: Fields, id: str, arguments: str = "arguments") -> ToolCall:
+    """A call by its name and the field of its arguments; the rest is left out."""
     name = require_text(fields.raw("name"), fields.path("name"))
-    arguments = call_arguments(fields.take("arguments"), fields.path("arguments"))
+    call = ToolCall(id, name, call_arguments(fields.take(arguments), fields.path(arguments)))
     fields.leave_rest()
-    return ToolCall(id, name, arguments)
+    return call

@@ -19,13 +19,8 @@ from opensled.core.images import MAX_PROMPT_IMAGE_BYTES, Image, ImageFacts, Turn
 from opensled.core.messages import ChatMessage, Prompt, is_chat
 
 TEXTS = ("text", "input_text", "output_text", "refusal")  # types of parts; a refusal is what the model said
-THOUGHTS = (
-    "thinking",
-    "redacted_thinking",
-    "reasoning",
-    "reasoning_text",
-    "summary_text",
-)  # of earlier answers
+# Types of parts with thoughts of earlier answers
+THOUGHTS = ("thinking", "redacted_thinking", "reasoning", "reasoning_text", "summary_text")
 PICTURES = ("image_url", "input_image", "image", "images", "computer_screenshot", "image_generation_call")
 DOCUMENTS = ("document", "file", "input_file", "search_result")
 # Of a service's own working: neither said nor found.

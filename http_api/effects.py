@@ -77,14 +77,8 @@ OFF: dict[str, tuple[object, ...]] = {
     "tool_choice": ("none", "auto"),
     "parallel_tool_calls": (True, False),
 }
-LISTED = (
-    "audio",
-    "documents",
-    "tools",
-    "tool_choice",
-    "modalities",
-    "suffix",
-)  # no flags, so false asks for nothing
+# These are no flags, so false asks for nothing
+LISTED = ("audio", "documents", "tools", "tool_choice", "modalities", "suffix")
 # The same, but at other values the effect depends on the model: --lenient leaves them out.
 OFF_OR_UNKNOWN: dict[str, tuple[object, ...]] = {
     "chat_template_kwargs": ({"enable_thinking": False}, {"thinking": False}),

@@ -192,7 +192,7 @@ def call_arguments(value: object, where: str) -> str:
     A text that is no object, as of a call that was cut off, is what it is told to be: `input`. Raises InvalidRequest
     for `where`.
     """
-    text = require_text(value if isinstance(value, str) else _to_json(value, where), where)
+    text = require_text(value if isinstance(value, str) else object_text(value, where), where)
     if text.strip() in ("", "null", "[]"):
         return "{}"
     try:
@@ -202,8 +202,8 @@ def call_arguments(value: object, where: str) -> str:
     return text if isinstance(read, dict) else json.dumps({"input": text}, ensure_ascii=False)
 
 
-def _to_json(value: object, where: str) -> str:
-    """An object as JSON; NaN is none."""
+def object_text(value: object, where: str) -> str:
+    """An object as JSON; NaN is none. Raises InvalidRequest for `where`."""
     try:
         return json.dumps(
             require_object({} if value is None else value, where), ensure_ascii=False, allow_nan=False

@@ -150,7 +150,11 @@ class PageGuard:
         may_frame = path == "/" and self._access.origins  # those that may its own headers say
         if not origins and not may_frame and _is_foreign(scope["method"], headers):
             return _refuse(path, 403, FOREIGN.format(self._access.verb), code="forbidden_origin")
-        if not origins and path.startswith(PAGE_PATHS) and not self._may_show(scope["scheme"], host):
+        if (
+            not origins
+            and path.startswith(PAGE_PATHS)
+            and not (self._is_ours(scope["scheme"], host) or self._is_named(host))
+        ):
             return _refuse(
                 path,
                 403,
@@ -177,9 +181,6 @@ class PageGuard:
         """Whether a page at this name came from here: with TLS the browser has checked that, else no stranger may have
         a name for it."""
         return self._access.local or scheme == "https" or names_own_machine(host)
-
-    def _may_show(self, scheme: str, host: str) -> bool:
-        return self._is_ours(scheme, host) or self._is_named(host)
 
     def _is_named(self, host: str) -> bool:
         """Whether pages at this name are allowed."""

@@ -4,14 +4,13 @@ Before the target samples, the server masks tokens that would leave the grammar.
 is refused with `strict: true`; else it is left out and named in a header (http_api/left_out.py).
 """
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from http_api.effects import is_nothing
-from http_api.fields import Fields, fields_of, require_object, require_text
+from http_api.fields import Fields, fields_of, object_text, require_object, require_text
 from http_api.left_out import CALLS_HEADER, leave_out, note, require_held
 from opensled.core.bounds import MAX_TOOLS
 from opensled.core.errors import InvalidRequest, Unsupported
@@ -39,7 +38,13 @@ NO_FORM = Form("")
 def read_form(fields: Fields) -> Form:
     """The form that the fields of a chat ask for."""
     value = fields.take("response_format")
-    return NO_FORM if value is None else read_format(fields_of(value, "response_format"), _nested_schema)
+    return (
+        NO_FORM
+        if value is None
+        else read_format(
+            fields_of(value, "response_format"), lambda fields: read_schema(fields.inside("json_schema"))
+        )
+    )
 
 
 def read_calls(fields: Fields) -> Choice:
@@ -80,10 +85,6 @@ def read_format(fields: Fields, read_schema: Callable[[Fields], Form]) -> Form:
     form = {"text": NO_FORM, "json_object": Form(ANY_OBJECT)}.get(kind) or read_schema(fields)
     fields.finish()
     return form
-
-
-def _nested_schema(fields: Fields) -> Form:
-    return read_schema(fields.inside("json_schema"))
 
 
 def read_schema(fields: Fields, named: bool = True) -> Form:
@@ -246,9 +247,6 @@ def read_name(fields: Fields) -> str:
 
 def schema_text(schema: Any, where: str, strict: bool = False) -> str:
     """A JSON schema as the wire has it; refuses what `strict` asks for and no grammar holds."""
-    try:
-        text = json.dumps(require_object(schema, where), ensure_ascii=False, allow_nan=False)
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequest(f"{where} is not valid JSON: {error}", where) from error
+    text = object_text(schema, where)
     require_held(schema, where, strict)
     return require_text(text, where)

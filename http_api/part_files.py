@@ -97,12 +97,11 @@ def _words(value: Any) -> Iterator[str]:
                 yield value.strip()
         elif isinstance(value, dict):
             encoded = () if value.get("type") == "text" else ("data", "base64")
-            named = [name for name in value if name not in encoded and not WORDLESS.fullmatch(_snake(name))]
+            # toolCallId has no mark between its words
+            snake = {
+                name: re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name) for name in value if name not in encoded
+            }
+            named = [name for name, words in snake.items() if not WORDLESS.fullmatch(words)]
             waiting += [(name, value[name]) for name in reversed(named)]
         elif isinstance(value, list):
             waiting += [(key, each) for each in reversed(value)]
-
-
-def _snake(name: str) -> str:
-    """The words of a name with _ between them, as toolCallId has no mark there."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)

@@ -19,7 +19,7 @@ from http_api.choices import (
     CompletionLogprobs,
     PromptLogprobs,
 )
-from http_api.draft_alone import alone_name
+from http_api.model_names import alone_name
 from http_api.requests import Request
 from opensled.core.answer import LOCAL_ONLY, Chunk, Origin, Stats, Task, first_unverified
 from opensled.core.messages import ModelInfo, Prompt

@@ -18,8 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from http_api.exchange import Exchanges
 from http_api.http_connection import CLOSE, ConnectionLimits, PatientProtocol
-from opensled.core.errors import UsageError
-from opensled.core.files import user_path
+from opensled.core.files import server_context, user_path
 from opensled.process.watched_file import CHECK_SECONDS, Watched
 
 log = logging.getLogger(__name__)
@@ -125,7 +124,8 @@ class ApiServer:
                 listener.close()
 
     def send_away(self) -> None:
-        """Close each connection after one more request, or soon if there comes none."""
+        """Close each connection after one more request, or soon if there comes none: a balancer leads the next one
+        elsewhere."""
         self._parting.set()
         for connection in self._connections:
             connection.part(LAST_REQUEST_S)
@@ -175,10 +175,7 @@ async def renew_certificate(config: uvicorn.Config, every: float = CHECK_SECONDS
 
     def read() -> object:
         """Tried on another context first: a failure would leave this one with a key of another certificate."""
-        try:
-            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(cert, key)
-        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-            raise UsageError(f"{cert} and {key} are not a certificate and its key: {error}") from error
+        server_context(cert, key)
         context.load_cert_chain(cert, key)
         return None
 

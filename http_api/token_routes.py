@@ -5,17 +5,14 @@ The fields are vLLM's (`prompt`, `tokens`) or llama.cpp's (`content`, `tokens`).
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from http_api.backend import SPENT, Backend
+from http_api.backend import Backend, reading
 from http_api.bodies import json_response, read_body
 from http_api.chat_messages import token_ids
 from http_api.fields import Fields, require_text
@@ -23,14 +20,11 @@ from http_api.model_names import asked_name
 from opensled.core.bounds import MAX_CHARACTERS
 from opensled.core.errors import InvalidRequest, Unsupported
 from opensled.core.messages import ModelInfo
-from opensled.text.tokenizer import TargetTokenizer
 
 NO_EMBEDDINGS = (
     "embeddings are not served: the target writes text and gives none; run a server with an embedding model beside it, "
     "such as llama-server --embeddings, and give clients its address for embeddings"
 )
-
-T = TypeVar("T")
 
 
 def token_routes(backend: Backend, is_lenient: bool) -> list[BaseRoute]:
@@ -41,14 +35,16 @@ def token_routes(backend: Backend, is_lenient: bool) -> list[BaseRoute]:
             request, partial(_text, info=backend.info), is_lenient
         )
         encode = backend.tokenizer.encode if special else backend.tokenizer.encode_rendered
-        ids = await _in_thread(request, partial(encode, text))
+        # Megabytes take a second: not on the event loop
+        ids = await reading(request.scope, partial(encode, text), True)
         told = {"count": len(ids), "max_model_len": backend.info.limits.context_length, "tokens": ids}
         pieces = [backend.tokenizer.piece(token) for token in ids] if spelled else None
         return json_response({**told, "token_strs": pieces}, headers)
 
     async def detokenize(request: Request) -> Response:
         ids, headers = await read_body(request, partial(_ids, info=backend.info), is_lenient)
-        text = await _in_thread(request, partial(_decode, backend.tokenizer, ids))
+        decode = partial(backend.tokenizer.decode, ids, special=True)
+        text = await reading(request.scope, decode, True)
         return json_response({"prompt": text, "content": text}, headers)
 
     return [
@@ -84,23 +80,6 @@ def _ids(body: dict[str, Any], info: ModelInfo) -> tuple[int, ...]:
     ids = token_ids(fields.raw("tokens"), "tokens", info)
     fields.finish()
     return ids
-
-
-def _decode(tokenizer: TargetTokenizer, ids: tuple[int, ...]) -> str:
-    return tokenizer.decode(ids, special=True)
-
-
-async def _in_thread(request: Request, work: Callable[[], T]) -> T:
-    """Megabytes take a second: not on the event loop. Their time counts as spent for the client."""
-    result, seconds = await asyncio.to_thread(_measure_time, work)
-    if spent := request.scope.get(SPENT):
-        spent(seconds)
-    return result
-
-
-def _measure_time(work: Callable[[], T]) -> tuple[T, float]:
-    started = time.thread_time()
-    return work(), time.thread_time() - started
 
 
 async def embeddings(request: Request) -> Response:

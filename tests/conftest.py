@@ -26,9 +26,8 @@ os.environ.setdefault("GOMP_SPINCOUNT", "3000")  # as in the commands
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # As in the commands: else what gRPC says of one test's streams can fall among the lines that another one reads.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-os.environ.setdefault(
-    "TRITON_INTERPRET", "1"
-)  # Triton reads it at its import, which torch may be the first to do
+# Triton reads it at its import, which torch may be the first to do
+os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # The processes of tests start by the hundred: they find sources compiled, whatever this shell prefers.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

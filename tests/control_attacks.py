@@ -86,9 +86,8 @@ def everywhere(
     schema = {"type": "object", "properties": {text: {"type": "string", "description": text, "enum": [text]}}}
     tool = Tool(text, text, json.dumps(schema))
     if calls:
-        call = ToolCall(
-            text, text, json.dumps({text: [text, {"in": text}]})
-        )  # as escapes where JSON has them
+        # As escapes where JSON has them
+        call = ToolCall(text, text, json.dumps({text: [text, {"in": text}]}))
         turns += [ChatMessage("assistant", "", (call,)), ChatMessage("tool", text, (), text, text)]
         turns += [] if folded else [ChatMessage("user", text)]
     return turns, (tool,) if calls else ()

@@ -112,9 +112,8 @@ class FakeEngine(TargetEngine):
     batches: list[int] = field(default_factory=list)
     computed: int = 0  # positions
     facts: Mapping[str, object] = field(default_factory=dict)  # other values of its info
-    before: Callable[[Sequence[Segment]], object] = lambda segments: (
-        None
-    )  # sees the segments before each step
+    # Sees the segments before each step
+    before: Callable[[Sequence[Segment]], object] = lambda segments: None
 
     @property
     def info(self) -> EngineInfo:

@@ -39,9 +39,8 @@ class Zoo:
     tied: bool = True
     factors: bool = False  # of RoPE's frequencies
     eps: float = 1e-3
-    keys: Mapping[str, int | float | str | bool] = field(
-        default_factory=dict
-    )  # behind the architecture's name, or whole: tokenizer.*
+    # Behind the architecture's name, or whole: tokenizer.*
+    keys: Mapping[str, int | float | str | bool] = field(default_factory=dict)
 
 
 def write(path: Path, zoo: Zoo, left_out: str = "", added: str = "", pieces: Sequence[str] = ()) -> Path:

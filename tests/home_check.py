@@ -24,11 +24,8 @@ from tests.home_machines import READY, HomeMachine, machines
 from tests.home_page import PAGE, PageCommand, commands
 
 ROOT = Path(__file__).parents[1]
-PLACES = {
-    "pc": "192.168.1.20",
-    "kitchen": "192.168.1.31",
-    "hall": "192.168.1.32",
-}  # the addresses of the page
+# The addresses of the page
+PLACES = {"pc": "192.168.1.20", "kitchen": "192.168.1.31", "hall": "192.168.1.32"}
 MODEL = "smollm2"
 BACK_SECONDS = 30.0  # in which a Pi must have found a PC that woke up; chosen: several of its looks
 CODE = re.compile(r"opensled edge --pair (\S+) ")

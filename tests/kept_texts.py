@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from adapt.kept.keeper import TextKeeper
-from adapt.kept.kept_store import KeptStore
-from adapt.kept.kept_text import TOP, KeptText
+from adapt.kept.kept_store import TOP, KeptStore, KeptText
 from verify_server.access.security import TenantLimits, Tenants
 from verify_server.admission.session_manager import SessionManager
 

@@ -7,8 +7,8 @@ from home.desk.desk import PairingDesk
 from home.desk.devices import paired_devices
 from home.desk.home import Home
 from home.pairing.channel import DeviceEnd
-from home.pairing.code import read_code
 from home.pairing.frames import PairFrame, encode_frame, read_frame
+from home.pairing.handover import read_code
 from home.pairing.pair_device import pair
 from opensled.net.address import host_port
 from tests.loops import cancelled

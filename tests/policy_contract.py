@@ -188,9 +188,8 @@ def require_slice(piece: Slice, view: SessionView, promises: Promises) -> None:
     assert piece.padding >= 0, "negative padding"
     assert piece.draft is None or 0 <= piece.draft <= (device.tokens or 0), "more of the draft than there is"
     assert piece.hint is None or 0 <= piece.hint <= device.longest, "a hint that it may not be given"
-    longest = (
-        (device.tokens or 0) if device.depth and device.longest else device.longest
-    )  # trees: all or nothing
+    # Trees: all or nothing
+    longest = (device.tokens or 0) if device.depth and device.longest else device.longest
     assert not promises.trims or verified(piece, view) <= longest, "its drafts are not to be verified"
     assert piece.decide or not piece.draft, "a chunk of a prompt verifies nothing"
 

@@ -23,11 +23,8 @@ from opensled.core.errors import OpenSledError, UsageError
 ROOT = Path(__file__).parents[1]
 OPENSLED = "/opt/opensled/bin/opensled"
 PYTHON = "/usr/bin/python3"
-NOISE = (
-    "docker.service",
-    "docker.socket",
-    "containerd.service",
-)  # of this machine, which the container need not start
+# Of this machine, which the container need not start
+NOISE = ("docker.service", "docker.socket", "containerd.service")
 BOOT_SECONDS = 60.0
 
 

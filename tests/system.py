@@ -78,9 +78,8 @@ async def running(
         await network.close()
         for session in list(manager.remembered):
             manager.forget(session)
-        while (
-            loop.machine.target.pool.num_free < loop.machine.target.pool.num_blocks
-        ):  # a step still holds some
+        # A step still holds some
+        while loop.machine.target.pool.num_free < loop.machine.target.pool.num_blocks:
             assert not serving.done(), serving.result()
             await asyncio.sleep(0.001)
     finally:

@@ -156,9 +156,8 @@ async def test_tokens_that_a_device_has_already_count_in_the_stream_that_brought
     assert found["generation_tokens_total", GRPC, "local"] == 20 + 13
     assert found["prompt_tokens_total", GRPC, "local"] == len(PROMPT)
     assert found["request_success_total", "length", GRPC, "local"] == 2
-    assert (
-        found["e2e_request_latency_seconds_count", GRPC, "local"] == 1
-    )  # of the other one a part came before
+    # Of the other one a part came before
+    assert found["e2e_request_latency_seconds_count", GRPC, "local"] == 1
 
 
 async def test_a_gateway_tells_of_its_own_api_and_of_its_replicas_also_of_one_that_is_gone():
@@ -176,12 +175,8 @@ async def test_a_gateway_tells_of_its_own_api_and_of_its_replicas_also_of_one_th
     for found in (before, after):
         assert found["request_success_total", "length", COMPLETIONS, "alice"] == 1
         assert found["request_success_total", "length", GRPC, "bob"] == 2
-        assert (
-            "request_success_total",
-            "alice",
-            GRPC,
-            "length",
-        ) not in found  # its API counts, and no replica
+        # Its API counts, and no replica
+        assert ("request_success_total", "alice", GRPC, "length") not in found
         build = next(key for key in before if key[0] == "build_info")
         assert found[build] == 1
 

@@ -149,9 +149,8 @@ async def test_unread_streams_of_a_tenant_are_no_more_than_his_places_and_a_few(
     async with (
         serving(TWO, limits=limits, client_limits=ClientLimits(opening=4)) as (manager, address),
         linked(address, token="token-a") as link,
-        raw_connection(
-            address, window=600, token="token-a"
-        ) as deaf,  # it takes `Opened`, not the whole answer
+        # It takes `Opened`, not the whole answer
+        raw_connection(address, window=600, token="token-a") as deaf,
     ):
         for number in range(6):
             deaf.call(opening(max_tokens=60))

@@ -127,9 +127,8 @@ def test_who_looks_on_is_pinned_writes_nothing_and_is_seen_on_loopback_only(name
 
 def test_prometheus_passes_nothing_on_from_one_network_to_another():
     assert SERVICES["prometheus"]["sysctls"] == {"net.ipv4.ip_forward": "0"}
-    assert not any(
-        "web." in word for word in SERVICES["prometheus"]["command"]
-    )  # neither admin API nor lifecycle
+    # Neither admin API nor lifecycle
+    assert not any("web." in word for word in SERVICES["prometheus"]["command"])
     assert networks("prometheus") & networks("grafana") == {"watch"} == networks("grafana")
     assert not any("watch" in networks(name) for name in OURS)
 

@@ -121,9 +121,8 @@ def test_the_devices_package_holds_what_a_device_imports():
     assert HOLDS["opensled-edge"] == found | roots
     included = DEVICE["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
     assert all((ROOT / "deploy/edge" / source).exists() for source in included)
-    (checked,) = re.findall(
-        r"^EDGE := (.+)$", (ROOT / "Makefile").read_text(), re.M
-    )  # that it runs on Python 3.10
+    # That it runs on Python 3.10
+    (checked,) = re.findall(r"^EDGE := (.+)$", (ROOT / "Makefile").read_text(), re.M)
     assert HOLDS["opensled-edge"] <= set(checked.split())
 
 

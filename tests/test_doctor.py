@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edge_client.device.config import DoctorConfig
-from edge_client.doctor import board, install, machine
+from edge_client.doctor import board, machine
 from edge_client.doctor.board import check_board, check_state, describe_board
 from edge_client.doctor.doctor import _Report
 from edge_client.doctor.edge_section import with_edge_section
@@ -79,9 +79,9 @@ def test_generated_code_that_is_newer_than_its_library(monkeypatch):
     def refuse(name):
         raise RuntimeError("gencode 9 runtime 7")
 
-    monkeypatch.setattr(install.importlib, "import_module", refuse)
-    assert not install.check_install(found := [])
-    assert found[-1].fix == install.REINSTALL and "gencode 9" in found[-1].detail
+    monkeypatch.setattr(machine.importlib, "import_module", refuse)
+    assert not machine.check_install(found := [])
+    assert found[-1].fix == machine.REINSTALL and "gencode 9" in found[-1].detail
 
 
 def test_the_device_stays_light():

@@ -171,9 +171,8 @@ def whole_text(kind, trace: ItemTrace, seed: int, monkeypatch) -> tuple:
         found, end = [], len(trace.target_ids)
         while driver.place < end:
             base = driver.place
-            if (
-                chance.random() < 0.3
-            ):  # the server decodes a token or two by itself, while a pass is under way
+            # The server decodes a token or two by itself, while a pass is under way
+            if chance.random() < 0.3:
                 driver.at_pass = {driver.passes + chance.randint(1, 2): min(end, base + chance.randint(1, 2))}
             drafted, driver.at_pass = driver.draft(base), {}
             tokens = len(drafted.block.tokens)

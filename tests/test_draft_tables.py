@@ -74,9 +74,8 @@ def test_the_table_is_the_naive_one_after_100_000_random_operations(shape):
     assert table.items() == naive.items() and len(table) <= shape.leaders
 
 
-NESTED = (
-    table_file.FORMAT + table_file.VERSION + b"\n" + b"[" * 100_000 + b"\n"
-)  # no JSON reader goes so deep
+# No JSON reader goes so deep
+NESTED = table_file.FORMAT + table_file.VERSION + b"\n" + b"[" * 100_000 + b"\n"
 
 
 def test_the_trace_of_the_paper():

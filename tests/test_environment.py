@@ -249,9 +249,8 @@ def test_the_address_of_the_network_comes_before_those_of_bridges_and_tunnels(mo
     others = (adapter("lo", "127.0.0.1"), adapter(name, "172.17.0.1"), adapter("x0", "100.64.0.9"))
     for adapters in ((*others, lan), (lan, *others)):
         monkeypatch.setitem(sys.modules, "ifaddr", SimpleNamespace(get_adapters=Mock(return_value=adapters)))
-        monkeypatch.setattr(
-            "opensled.net.own_addresses._routed", lambda: "172.17.0.1"
-        )  # all goes through a tunnel
+        # All goes through a tunnel
+        monkeypatch.setattr("opensled.net.own_addresses._routed", lambda: "172.17.0.1")
         assert best_host("0.0.0.0:1") == best_host("[::]:1") == ROUTER
         assert network_addresses() == [ROUTER, "2001:db8::7"] and machine_addresses()[-1] == "127.0.0.1"
     told = []

@@ -114,9 +114,8 @@ GEMMA = Zoo(
     keys={**ROPE, "attention.sliding_window": 12, "final_logit_softcapping": 5.0},
 )
 GEMMA2 = dataclasses.replace(GEMMA, keys={**GEMMA.keys, "attn_logit_softcapping": 3.0})
-GEMMA3 = dataclasses.replace(
-    GEMMA, architecture="gemma3", head_gains=True, layers=7
-)  # the sixth sees everything
+# The sixth sees everything
+GEMMA3 = dataclasses.replace(GEMMA, architecture="gemma3", head_gains=True, layers=7)
 ATTENTION = ("attn_q", "attn_k", "attn_v", "attn_output")
 ZOO = {
     "llama": Zoo(keys=ROPE),

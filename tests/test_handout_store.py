@@ -263,7 +263,7 @@ def test_names_that_could_be_paths_are_refused(name):
     [
         (b"", "not JSON"),
         (b"[" * 5000, "not JSON"),
-        (b'{"format": NaN}', "not JSON"),
+        (b'{"format": NaN}', "not of format"),
         (b"[]", "format"),
         (changed(format=2), "format"),
         (b" " * (MAX_MANIFEST + 1), "at most"),

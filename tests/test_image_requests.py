@@ -20,6 +20,10 @@ def words(text: str) -> dict:
     return {"type": "text", "text": text}
 
 
+def turn(*content: dict) -> dict:
+    return {"role": "user", "content": list(content)}
+
+
 def asked(path: str, **body: object):
     """The images of the one prompt that a target that sees was asked with, and its text."""
     backend = FakeBackend(images=FACTS)
@@ -27,37 +31,6 @@ def asked(path: str, **body: object):
     assert answer.status_code == 200, answer.text
     [turn] = [turn for turn in backend.tasks[0].prompt if turn.role == "user"]
     return turn.content, turn.images
-
-
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": [shown(), words("what?")]}]}),
-        (
-            "/v1/responses",
-            {
-                "input": [
-                    {
-                        "role": "user",
-                        "content": [
-                            {"type": "input_image", "image_url": URL, "detail": "auto"},
-                            {"type": "input_text", "text": "what?"},
-                        ],
-                    }
-                ]
-            },
-        ),
-        (
-            "/api/chat",
-            {"messages": [{"role": "user", "content": "what?", "images": [TEXT]}], "stream": False},
-        ),
-        ("/api/generate", {"prompt": "what?", "images": [TEXT], "stream": False}),
-    ],
-)
-def test_every_api_shows_the_same_picture(path, body):
-    content, [placed] = asked(path, **body)
-    assert (content, placed.offset) == ("what?", 0)
-    assert placed.image.digest == digest_of(DATA) and placed.image.data == DATA
 
 
 def test_pictures_stand_where_they_are_among_the_words():
@@ -70,6 +43,7 @@ def test_pictures_stand_where_they_are_among_the_words():
 
 LINES = "\n".join(TEXT[start : start + 76] for start in range(0, len(TEXT), 76))
 SPELLINGS = {
+    "as usual": URL,
     "in lines": f"data:image/png;base64,{LINES}",
     "in lines of Windows": "data:image/png;base64," + LINES.replace("\n", "\r\n") + "\r\n",
     "without padding": f"data:image/png;base64,{TEXT.rstrip('=')}",
@@ -83,29 +57,29 @@ SPELLINGS = {
 
 
 @pytest.mark.parametrize("url", SPELLINGS.values(), ids=SPELLINGS)
-def test_usual_spellings_of_base64_are_one_picture(url):
+def test_usual_spellings_of_base64_are_one_picture_in_every_api(url):
+    said = {"type": "input_image", "image_url": {"url": url}, "detail": "auto"}
     asks = [
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": [shown(url)]}]}),
+        ("/v1/chat/completions", {"messages": [turn(shown(url), words("what?"))]}),
         (
             "/v1/chat/completions",
-            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": url}]}]},
+            {"messages": [turn({"type": "image_url", "image_url": url}, words("what?"))]},
         ),
         (
             "/v1/responses",
-            {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": {"url": url}}]}]},
+            {"input": [turn({**said, "image_url": url}, {"type": "input_text", "text": "what?"})]},
         ),
+        ("/v1/responses", {"input": [turn(said, {"type": "input_text", "text": "what?"})]}),
         (
             "/api/chat",
-            {
-                "messages": [{"role": "user", "content": "", "images": [url.partition(",")[2]]}],
-                "stream": False,
-            },
+            {"messages": [{"role": "user", "content": "what?", "images": [url.partition(",")[2]]}]},
         ),
-        ("/api/generate", {"prompt": "a", "images": [url], "stream": False}),
+        ("/api/generate", {"prompt": "what?", "images": [url]}),
     ]
     for path, body in asks:
-        [placed] = asked(path, **body)[1]
-        assert placed.image.digest == digest_of(DATA), path
+        content, [placed] = asked(path, **body, **({"stream": False} if path.startswith("/api/") else {}))
+        assert (content, placed.offset) == ("what?", 0), path
+        assert placed.image.digest == digest_of(DATA) and placed.image.data == DATA, path
 
 
 def refused(content: object, **info: object) -> dict:

@@ -13,8 +13,7 @@ import pytest
 
 from adapt.kept.command import keeper_of, require_keepable
 from adapt.kept.keeper import WAITING, TextKeeper
-from adapt.kept.kept_store import ROOM, KeptStore
-from adapt.kept.kept_text import TOP
+from adapt.kept.kept_store import ROOM, TOP, KeptStore
 from adapt.kept.text_trace import MAX_TOKENS, LikeliestReading, TextTrace
 from edge_client.lengths.fixed import FixedLength
 from lab.training.distil.shard_batches import batch_of, read_shard
@@ -136,9 +135,8 @@ class KnowingTree(OracleDrafter):
                 at, count = count, count + 1
                 if id == right:
                     continue
-                yield TreeNode(
-                    DraftToken(self._known[place + 1], 0.5), at
-                )  # what would be right one place on
+                # What would be right one place on
+                yield TreeNode(DraftToken(self._known[place + 1], 0.5), at)
                 count += 1
             parent, place = (count - 3 if place % 6 else count - 4), place + 1
 

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from adapt.kept import kept_store as module
-from adapt.kept.kept_store import KeptStore
-from adapt.kept.kept_text import KeptText
+from adapt.kept.kept_store import KeptStore, KeptText
 from lab.training.adapting.material import read_kept
 from opensled.cli import main as cli
 from opensled.core.errors import NotFound, UsageError, VocabularyMismatch

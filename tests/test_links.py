@@ -92,9 +92,8 @@ async def test_a_draft_that_comes_after_the_end_costs_no_verdict():
             await stream.send(replace(LATE, counter=counter))
         verdict = await _read_to_the_end(stream)
         assert verdict.base + len(verdict.tokens) == len(PROMPT) + GREEDY.max_tokens
-        assert (
-            manager.loop.machine.target.pool.num_free == manager.loop.machine.target.pool.num_blocks
-        )  # nothing is held for it
+        # Nothing is held for it
+        assert manager.loop.machine.target.pool.num_free == manager.loop.machine.target.pool.num_blocks
         started = time.monotonic()
         await stream.close(5.0)
         assert time.monotonic() - started < CLOSE_SECONDS / 2  # who says that nothing follows does not wait

@@ -176,9 +176,8 @@ def test_origins_and_statistics():
     assert commit.origins == ("accepted", "loose", "recovered")
     counts, stats = Telemetry(), Stats(3, 0, rule="fly:theta=0.1")
     counts.commit(stats, commit, 3, seconds=0.5)
-    counts.commit(
-        stats, Commit((1, 2, 3), 4, 2, loose=(0, 1)), 1, seconds=0.6
-    )  # a stop string after its first token
+    # A stop string after its first token
+    counts.commit(stats, Commit((1, 2, 3), 4, 2, loose=(0, 1)), 1, seconds=0.6)
     assert (stats.loose, counts.loose, stats.accepted) == (2, 2, 3)
     told = usage(total([stats, stats], 2), "fly")["opensled"]
     assert (told["rule"], told["loose"]) == ("fly:theta=0.1", 4)

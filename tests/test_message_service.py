@@ -66,11 +66,8 @@ async def test_a_device_counts_by_its_server():
 async def test_a_relay_asks_the_server_above_whose_template_counts():
     top, middle = FakeEngine(num_blocks=100), FakeEngine(num_blocks=100)
     async with tiers(top, middle) as (network, manager, upper):
-        manager.manager.inputs.text.render = lambda messages, tools, *_: (
-            1,
-            2,
-            3,
-        )  # a template of its own
+        # A template of its own
+        manager.manager.inputs.text.render = lambda messages, tools, *_: (1, 2, 3)
         upper.manager.inputs.text.render = lambda messages, tools, *_: (1,) * LENGTH
         session = RemoteSession(network.connect, Open(HI, COUNT), IMPATIENT)
         await session.open()

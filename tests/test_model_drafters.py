@@ -416,8 +416,6 @@ class TestLayout:
 def test_all_that_a_device_calls_is_declared():
     sources = (Path(module.__file__).read_text() for module in (llama, llamacpp))
     called = {name for source in sources for name in re.findall(r"\bllama_cpp\.(llama_\w+)", source)}
-    quantizer = {
-        "llama_model_quantize",
-        "llama_model_quantize_default_params",
-    }  # only a server widens its target
+    # Only a server widens its target
+    quantizer = {"llama_model_quantize", "llama_model_quantize_default_params"}
     assert called - quantizer - {"llama_log_callback"} == FUNCTIONS.keys()

@@ -8,9 +8,8 @@ import pytest
 from tests.conformance.system import KEY, device
 from tests.ollama_bodies import CHATS, HOME_CHATS, MODEL, TURN_ON, WEBUI_GENERATE, WEBUI_UNLOAD
 
-pytestmark = (
-    pytest.mark.long
-)  # it starts real processes; tests/test_ollama.py has the same bodies over a fake
+# It starts real processes; tests/test_ollama.py has the same bodies over a fake
+pytestmark = pytest.mark.long
 BEARER = {"Authorization": f"Bearer {KEY}"}
 QUESTION = [{"role": "user", "content": "How many days are 17 weeks?"}]
 GREEDY = {"temperature": 0, "num_predict": 12}

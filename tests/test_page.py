@@ -87,11 +87,8 @@ def test_the_file_names_no_address_and_makes_no_markup_of_text():
 
 def test_it_asks_only_what_is_served():
     asked = set(re.findall(r"fetch\(\"([^\"]+)\"", SCRIPT))
-    assert {f"/{path}" for path in asked} == {
-        CHAT,
-        EVENTS,
-        SWITCH,
-    }  # below its own path, wherever a proxy has that
+    # Below its own path, wherever a proxy has that
+    assert {f"/{path}" for path in asked} == {CHAT, EVENTS, SWITCH}
     assert len(re.findall(r"\bfetch\(", SCRIPT)) == 3 and "XMLHttpRequest" not in SCRIPT
 
 

@@ -116,9 +116,8 @@ def test_rates_stand_on_what_is_known():
     assert rates() == (20.0, 0)
     finished(51, 10)
     assert rates() == (20.0, 5.0)
-    finished(
-        101, 1, rounds=2, of_rounds=6
-    )  # the server wrote nearly all of it: neither with drafts nor without
+    # The server wrote nearly all of it: neither with drafts nor without
+    finished(101, 1, rounds=2, of_rounds=6)
     assert rates() == (20.0, 5.0)
     for _ in range(400):
         finished(11, 1)  # the server has become faster

@@ -12,9 +12,18 @@ from home.desk.desk import MAX_CONNECTIONS, MAX_GUESSES, MAX_OF_ADDRESS, MAX_RUN
 from home.desk.home import Home
 from home.pairing import frames
 from home.pairing.channel import ANSWER_BYTES, VERSION, DeviceEnd, ServerEnd
-from home.pairing.code import DIGITS, new_code, read_code
 from home.pairing.frames import MOST, PairFrame, encode_frame
-from home.pairing.handover import Grant, PairRequest, is_host, read_grant, read_request, safe_name
+from home.pairing.handover import (
+    DIGITS,
+    Grant,
+    PairRequest,
+    is_host,
+    new_code,
+    read_code,
+    read_grant,
+    read_request,
+    safe_name,
+)
 from opensled.cli import paired
 from opensled.core.errors import (
     OpenSledError,

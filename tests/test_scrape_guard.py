@@ -112,7 +112,7 @@ def test_a_certificate_that_is_replaced_counts_for_new_connections(files, monkey
 
 
 def test_a_certificate_that_is_none_is_an_error_at_once(files):
-    with pytest.raises(UsageError, match="not a certificate and its key"):
+    with pytest.raises(UsageError, match="not a PEM certificate and its key"):
         MetricsPort("0.0.0.0:0", [], guard=ScrapeGuard(files["keys"], files["key"], lambda _: None))
 
 

@@ -89,9 +89,8 @@ def test_a_bias_moves_the_draft():
     first, second = (int(id) for id in logits_after(PROMPT).argsort()[::-1][:2])
     drafter.begin(PROMPT, sampler(logit_bias=((second, 50.0),)))
     assert ids(pull(drafter, 1)) == [second] != [first]
-    assert (
-        source.asked[-1][1] == DRAFT_CANDIDATES and source.open == 0
-    )  # the stream went on with the other one
+    # The stream went on with the other one
+    assert source.asked[-1][1] == DRAFT_CANDIDATES and source.open == 0
 
 
 def test_only_the_candidates_that_are_needed_are_asked_for():

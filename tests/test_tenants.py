@@ -264,9 +264,8 @@ async def test_a_resume_token_belongs_to_its_tenant():
 async def test_resuming_needs_no_further_place():
     async with idle_server(max_sessions=1, a=TenantLimits(1)) as guests:
         session, opened = await guests.manager.open(Open(PROMPT, LONG), "a")
-        guests.manager.loop.attach(
-            session, len(PROMPT)
-        )  # the server does not know yet that this reader is gone
+        # The server does not know yet that this reader is gone
+        guests.manager.loop.attach(session, len(PROMPT))
         again = Open(PROMPT, LONG, resume_token=opened.resume_token)
         assert (await guests.manager.open(again, "a"))[0] is session
 

@@ -36,9 +36,8 @@ def test_the_kernels_compute_what_the_formula_says(dtype, step, by_path):
 
 
 SHAPE = Shape(kv_heads=1, folded=3, size=16, value_size=16)
-PLACE = Place(
-    torch.float64, torch.device("cpu")
-)  # numpy's float32 product depends on a row's place in the matrix
+# Numpy's float32 product depends on a row's place in the matrix
+PLACE = Place(torch.float64, torch.device("cpu"))
 
 
 @pytest.mark.parametrize("window", [None, 50])

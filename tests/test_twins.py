@@ -58,9 +58,8 @@ def whole(world: Pressed, *numbers: int) -> tuple[Slice, ...]:
 def test_equal_prompts_are_computed_once(length, max_step_tokens):
     """But for the last block, whose last token everybody computes."""
     prompt, count = (PROMPT * 4)[:length], 8
-    own = (
-        length - (length - 1) // 4 * 4 + 5
-    )  # the rest of the prompt, and all of the answer but its last token
+    # The rest of the prompt, and all of the answer but its last token
+    own = length - (length - 1) // 4 * 4 + 5
     assert together([prompt] * count, max_step_tokens=max_step_tokens) == alone(prompt) + (count - 1) * own
 
 

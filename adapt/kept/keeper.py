@@ -9,8 +9,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
 
-from adapt.kept.kept_store import KeptStore
-from adapt.kept.kept_text import KeptText
+from adapt.kept.kept_store import KeptStore, KeptText
 from adapt.kept.text_trace import TextTrace
 from verify_server.riders.opening import Opening
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from adapt.kept.kept_text import KeptText
 from opensled.core.errors import UsageError
 from opensled.core.files import write_whole
 
@@ -27,6 +27,7 @@ GIVEN, ANSWER = 0, 2  # who wrote a token, as in lab/training/distil/self_text.p
 NAME, MARK = "tenant", ".deleted"
 PATTERN = re.compile(r"\d{17}-[0-9a-f]{8}\.npz")  # of a text: microseconds since 1970, and chance
 FOLDER = re.compile(r"[0-9a-f]{32}")  # of a tenant
+TOP = 32  # likeliest tokens that are kept at each position
 UNKNOWN = "?"  # a tenant whose folder does not say whose it is
 UNFINISHED_S = 60.0  # after which a file that was begun is one of a server that was killed
 ATTEMPTS = 20  # to delete a folder in which a server may just be writing, and to write into such a one
@@ -34,6 +35,17 @@ ATTEMPTS = 20  # to delete a folder in which a server may just be writing, and t
 # where each has a few hundred bytes; and a look at that many takes a second.
 MAX_TEXTS = 65_536
 ROOM = 16  # a look makes room for 1/ROOM of the limits, so that the next one comes only after so much text
+
+
+class KeptText(NamedTuple):
+    """A text on its way to the disk."""
+
+    tenant: str
+    opened: float  # Unix time at which its sequence began
+    ids: tuple[int, ...]  # the text from its beginning
+    first: int  # tokens that the tenant gave; the target wrote the others
+    top_ids: npt.NDArray[np.uint32]  # [written, TOP], likeliest first
+    top_log_probs: npt.NDArray[np.float16]  # [written, TOP]
 
 
 class HeldTexts(NamedTuple):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from adapt.kept.kept_text import TOP, KeptText
+from adapt.kept.kept_store import TOP, KeptText
 from opensled.core.messages import TokenLogprobs
 from verify_server.riders.opening import Opening
 from verify_server.round.rider import Rider

@@ -69,7 +69,7 @@ class DraftShelf:
             raise DraftRefused(
                 f"two drafts have serial {newest}: the operator's stores differ; publish with --serial {newest + 1}"
             )
-        return kept is None or not _is_whole(kept)
+        return kept is None or not all(_holds(kept.path / file.name, file) for file in kept.draft.files)
 
     def part(self, file: HandedFile) -> Path:
         """Where a file grows. What a draft that is here has of it is taken over."""
@@ -153,11 +153,6 @@ def _place(part: Path, path: Path) -> None:
         os.link(part, path)
     except OSError:  # not on every disk
         shutil.copyfile(part, path)
-
-
-def _is_whole(kept: Kept) -> bool:
-    """Whether its files are still those of the manifest."""
-    return all(_holds(kept.path / file.name, file) for file in kept.draft.files)
 
 
 def _holds(path: Path, file: HandedFile) -> bool:

@@ -39,10 +39,8 @@ def parsed(name: str) -> Image:
     host, slash, rest = path.partition("/")
     if not slash or not ("." in host or ":" in host or host == "localhost"):
         return Image("https://registry-1.docker.io", path if slash else f"library/{path}", tag)
-    local = host.partition(":")[0] in (
-        "localhost",
-        "127.0.0.1",
-    )  # as Docker has it, the only ones without TLS
+    # As Docker has it, the only ones without TLS
+    local = host.partition(":")[0] in ("localhost", "127.0.0.1")
     return Image(f"{'http' if local else 'https'}://{host}", rest, tag)
 
 

@@ -56,7 +56,8 @@ def report_steps(steps: Steps, threads: int, code: int, complaint: str) -> list[
         loaded = told["loaded"]
         findings.append(ok("draft model", f"{loaded['name']}, loaded in {loaded['seconds']:.1f} s"))
     if "build" in told:
-        findings.append(check_build(library, told["build"], _cpu_flags(), _has_cuda()))
+        has_cuda = any(Path(device).exists() for device in CUDA_DEVICES)
+        findings.append(check_build(library, told["build"], _cpu_flags(), has_cuda))
     if "error" in told:
         error = from_code(told["error"]["code"], told["error"]["reason"])
         return [*findings, report_error("draft model", error, "choose another --draft-model or --drafter")]
@@ -95,10 +96,6 @@ def _cpu_flags() -> set[str]:
         return set()
     flags = [line.partition(":")[2] for line in lines if line.lower().startswith(("flags", "features"))]
     return set(flags[0].split()) if flags else set()
-
-
-def _has_cuda() -> bool:
-    return any(Path(device).exists() for device in CUDA_DEVICES)
 
 
 def check_speed(speeds: dict[int, float], threads: int) -> list[Finding]:

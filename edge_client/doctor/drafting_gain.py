@@ -60,7 +60,8 @@ async def check_gain(config: DoctorConfig, findings: list[Finding]) -> Predictio
     options = {name: getattr(config, name) for name in DeviceConfig.__dataclass_fields__}
     module = "edge_client.doctor.short_answers"
     steps, _, said = await run_module(module, json.dumps(options), seconds=TRIAL_SECONDS)
-    findings += map(_report_note, (line for line in said if line.startswith(NOTE)))
+    notes = [line.removeprefix(NOTE) for line in said if line.startswith(NOTE)]
+    findings += [warn("drafter", *cause_and_remedy(note, HOW_TO_GET_ONE)) for note in notes]
     findings += [_report_server(step) for step in steps if step["step"] == "draft server"]
     measured = predict(steps)
     if measured:
@@ -72,10 +73,6 @@ async def check_gain(config: DoctorConfig, findings: list[Finding]) -> Predictio
         warn("short answers", f"drafting was not measured: {why}", "ask for one: opensled generate Hello")
     )
     return None
-
-
-def _report_note(line: str) -> Finding:
-    return warn("drafter", *cause_and_remedy(line.removeprefix(NOTE), HOW_TO_GET_ONE))
 
 
 def _report_server(step: dict[str, Any]) -> Finding:

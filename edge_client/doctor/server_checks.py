@@ -104,7 +104,8 @@ def check_description(info: ModelInfo, rule: str) -> list[Finding]:
         return [fail("server", f"it describes no usable model: {told}", UPDATE_SERVER)]
     findings = [ok("server", told)]
     if not info.serves(rule):
-        findings.append(_rule(rule, info.rule_names))
+        fix = f"--rule {plain(info.rule_names[0])[:20]}" if info.rule_names else UPDATE_SERVER
+        findings.append(fail("rule", f"the server does not serve rule {rule!r}", fix))
     if info.version != opensled.__version__:
         findings.append(_versions(plain(info.version)[:40]))
     if not info.has_chat_template:
@@ -121,11 +122,6 @@ def _describe_info(info: ModelInfo) -> str:
         f"rules {plain(', '.join(info.rule_names))[:80]}, context {limits.context_length}, "
         f"drafts up to {limits.max_draft}, version {plain(info.version)[:40]}"
     )
-
-
-def _rule(rule: str, served: tuple[str, ...]) -> Finding:
-    fix = f"--rule {plain(served[0])[:20]}" if served else UPDATE_SERVER
-    return fail("rule", f"the server does not serve rule {rule!r}", fix)
 
 
 def _versions(theirs: str) -> Finding:

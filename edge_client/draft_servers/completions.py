@@ -39,9 +39,8 @@ class CompletionsText(TextDialect):
         }
 
     def read(self, line: bytes) -> Sequence[Piece] | None:
-        data = (
-            line if line.startswith(b'{"') else sse_data(line)
-        )  # an answer in one piece, from one without streams
+        # An answer in one piece, from one without streams
+        data = line if line.startswith(b'{"') else sse_data(line)
         if not data:
             return ()
         if data == b"[DONE]":

@@ -87,7 +87,11 @@ def has_vocabulary(address: DraftAddress, facts: LlamaFacts, tokenizer: TargetTo
             _spelled(address, whole[start : start + IDS_AT_ONCE])
             == b"".join(map(tokenizer.token_bytes, whole[start : start + IDS_AT_ONCE]))
             for start in range(0, len(whole), IDS_AT_ONCE)
-        ) and all(_cut(address, text) == list(tokenizer.encode_rendered(text)) for text in PROBES)
+        ) and all(
+            fetch(address, "/tokenize", {"content": text, "add_special": False}).get("tokens")
+            == list(tokenizer.encode_rendered(text))
+            for text in PROBES
+        )
     except NotFound:
         return False
 
@@ -103,10 +107,6 @@ def _is_text(tokenizer: TargetTokenizer, id: int) -> bool:
 def _spelled(address: DraftAddress, ids: Sequence[int]) -> bytes:
     text = fetch(address, "/detokenize", {"tokens": list(ids)}).get("content")
     return text.encode("utf-8", "surrogatepass") if isinstance(text, str) else b""
-
-
-def _cut(address: DraftAddress, text: str) -> object:
-    return fetch(address, "/tokenize", {"content": text, "add_special": False}).get("tokens")
 
 
 class LlamaServerTokens(TokenSource):

@@ -62,9 +62,8 @@ class ChainFactory(DrafterFactory):
         self.name = "chain " + ", ".join([factory.name for factory in self._factories])
 
     def fit(self, target: ModelInfo, tokenizer: TargetTokenizer | None = None) -> None:
-        for factory in reversed(
-            self._factories
-        ):  # a model that does not fit is told before tables that do not
+        # A model that does not fit is told before tables that do not
+        for factory in reversed(self._factories):
             factory.fit(target, tokenizer)
         kinds = [factory.vocabulary for factory in self._factories if factory.vocabulary != SAME]
         self.vocabulary = kinds[-1] if kinds else SAME

@@ -145,9 +145,8 @@ class LlamaCppDrafter(ModelDrafter):
             return 0
         if llama_cpp.llama_memory_seq_rm(self._memory, SEQUENCE, length, -1):
             return length
-        llama_cpp.llama_memory_clear(
-            self._memory, True
-        )  # recurrent and sliding-window caches cannot roll back
+        # Recurrent and sliding-window caches cannot roll back
+        llama_cpp.llama_memory_clear(self._memory, True)
         return 0
 
     def close(self) -> None:

@@ -147,9 +147,8 @@ class StreamedDrafter(SequenceDrafter):
         if self._place == len(self.sequence):
             token = self._draw(scored)
             self._append(token)
-        if (
-            self.sequence[self._place] != scored.id
-        ):  # another one was drawn, or came: the stream goes on in vain
+        # Another one was drawn, or came: the stream goes on in vain
+        if self.sequence[self._place] != scored.id:
             self._cut()
         self._place += 1
         self._known = max(self._known, self._place - 1)

@@ -39,9 +39,6 @@ class ProvisionalTail:
         block = rebase(DraftBlock(self.base, tuple(self.tokens)), truth.tokens)
         return block.tokens if block else ()
 
-    def agrees_with(self, truth: Truth) -> bool:
-        return self.supposed.tokens[: len(truth)] == truth.tokens
-
     def extend(self, block: DraftBlock, ends: EndRules) -> bool:
         """Append a drafted block; True if more can follow it."""
         ids, reason = cut(block.ids, len(self.supposed), ends)
@@ -99,7 +96,7 @@ class ProvisionalDrafting:
 
     async def go_on(self, truth: Truth) -> bool:
         """Draft a few tokens more; False at the end of the sequence, at the bound, or without proposals."""
-        if self._tail is None or not self._tail.agrees_with(truth):
+        if self._tail is None or self._tail.supposed.tokens[: len(truth)] != truth.tokens:
             self._return_to(truth)
             self._tail = ProvisionalTail.after(truth)
         tail = self._tail

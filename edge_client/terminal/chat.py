@@ -18,7 +18,7 @@ from edge_client.terminal.chat_commands import COMMANDS, ChatTurn, Conversation,
 from edge_client.terminal.chat_input import History, Terminal, history_path, piped_messages
 from edge_client.terminal.chat_view import Answer, Notes, View
 from edge_client.terminal.greeting import greeting
-from edge_client.terminal.thoughts import Piece, Thoughts
+from edge_client.terminal.printed_answer import Piece, Thoughts
 from opensled.cli.colour import input_comes, palette, require_text
 from opensled.core.answer import WARNINGS, Chunk, Origin, Task, first_unverified
 from opensled.core.errors import InvalidRequest, OpenSledError, Unsupported, UsageError

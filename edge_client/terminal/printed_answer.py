@@ -1,11 +1,34 @@
-"""What `opensled generate` prints: an answer on standard output, and a status on standard error."""
+"""What `opensled generate` prints: an answer on standard output, a status on standard error; thoughts in a terminal."""
 
 import sys
 
 from edge_client.terminal.tail import tail_of
-from edge_client.terminal.thoughts import Thoughts
-from opensled.cli.colour import palette
+from opensled.cli.colour import Palette, palette
 from opensled.core.printable import visible
+
+Piece = tuple[str, str]  # a text and its colour, "" = none
+APART = "\n\n"
+
+
+class Thoughts:
+    """Sets the thoughts of one answer apart from its text: dim, or between brackets where nothing is coloured."""
+
+    def __init__(self, palette: Palette) -> None:
+        self._brackets = ("", "") if palette.on else ("[", "]")
+        self._open = False
+
+    def apart(self, thoughts: list[Piece], text: list[Piece]) -> list[Piece]:
+        """What a further piece of the answer shows; thoughts without a colour are dim."""
+        opening, closing = self._brackets
+        shown = [(thought, colour or "dim") for thought, colour in thoughts if thought]
+        said = [piece for piece in text if piece[0]]
+        if shown and not self._open:
+            self._open = True
+            shown.insert(0, (opening, ""))
+        if said and self._open:
+            self._open = False
+            said.insert(0, (closing + APART, ""))
+        return shown + said
 
 
 class PrintedAnswer:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from home.desk.config import PairConfig, PairListConfig, PairRenameConfig, PairRevokeConfig
 from home.discovery import PAIRING, announce
 from home.pairing import PAIRING_PORT
-from home.pairing.code import new_code
+from home.pairing.handover import new_code
 from opensled.core.errors import NotFound, OpenSledError
 from opensled.core.printable import visible_line
 from opensled.net.address import host_port, join_host_port, listener

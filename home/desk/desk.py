@@ -7,7 +7,6 @@ can do. All state is of one code and of one event loop.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 from collections import Counter
 from typing import NamedTuple
@@ -15,11 +14,10 @@ from typing import NamedTuple
 from home.desk.devices import add_device, revoke_device
 from home.desk.home import Home
 from home.pairing.channel import PROOF_BYTES, SealedChannel, ServerEnd, fingerprint
-from home.pairing.code import read_code
 from home.pairing.frames import DONE, STORED, PairFrame, Withdrawn, encode_frame, encode_refusal, read_frame
-from home.pairing.handover import Grant, read_request
+from home.pairing.handover import Grant, read_code, read_request
 from opensled.core.errors import OpenSledError, Overloaded, ProtocolError, Unauthorized
-from opensled.net.address import bare_host, join_host_port
+from opensled.net.address import bare_host, client_network, join_host_port
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +58,7 @@ class PairingDesk:
         peer = writer.get_extra_info("peername")
         if peer is None:  # gone again
             return writer.close()
-        address = _place(peer[0])
+        address = client_network(peer[0])
         self._by_address[address] += 1
         try:
             self._admit(address, writer)
@@ -157,9 +155,3 @@ class PairingDesk:
     def _fail(self, reason: str) -> None:
         if not self.outcome.done():
             self.outcome.set_exception(PairingFailed(reason))
-
-
-def _place(host: str) -> str:
-    """By what a connection is counted: its IPv4 address, or the network of its IPv6 address, which has many."""
-    address = ipaddress.ip_address(bare_host(host.partition("%")[0]))
-    return str(address if address.version == 4 else ipaddress.ip_network((address, 64), strict=False))

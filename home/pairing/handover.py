@@ -1,20 +1,40 @@
-"""What device and server tell each other over the channel: JSON, every field checked by the end that reads it."""
+"""The code that a person carries from the server's screen to the device: eight digits in two groups, because every
+keyboard has them and every language reads them aloud. And what both ends tell each other over the channel that it
+makes: JSON, every field checked by the end that reads it."""
 
 from __future__ import annotations
 
 import json
 import re
+import secrets
 import ssl
 from typing import Any, NamedTuple
 
 from opensled.core.errors import ProtocolError, UsageError
 from opensled.net.address import as_ip, host_port
 
+DIGITS = 8  # of a code
 MAX_NAME = 32  # characters of a device's name
 MAX_HOST = 253  # of a host's name (RFC 1035)
 _HOST = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(?:\.(?!-)[a-z0-9_-]{1,63}(?<!-))*\.?", re.IGNORECASE)
 _TOKEN = re.compile(r"[0-9a-f]{64}")
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
+
+
+def new_code() -> str:
+    """A fresh code, as it is shown: "4821-0937"."""
+    digits = f"{secrets.randbelow(10**DIGITS):0{DIGITS}}"
+    return f"{digits[: DIGITS // 2]}-{digits[DIGITS // 2 :]}"
+
+
+def read_code(typed: str) -> str:
+    """The digits of a code as a person types it, with dashes, dots and spaces or without; raises UsageError."""
+    digits = "".join(sign for sign in typed if sign not in "-. ")
+    if len(digits) != DIGITS or not (digits.isascii() and digits.isdigit()):
+        raise UsageError(
+            f"{typed[:40]!r} is not a pairing code; a code has {DIGITS} digits, such as 4821-0937"
+        )
+    return digits
 
 
 def is_host(host: str) -> bool:

@@ -10,8 +10,7 @@ from dataclasses import replace
 from edge_client.device.config import EdgeConfig
 from home import discovery
 from home.pairing import PAIRING_PORT
-from home.pairing.code import read_code
-from home.pairing.handover import Grant, PairRequest, is_host, read_grant
+from home.pairing.handover import Grant, PairRequest, is_host, read_code, read_grant
 from opensled.cli import paired
 from opensled.cli.addresses import whole_address
 from opensled.core.errors import ProtocolError, Unreachable, UsageError

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from http_api.call_ids import with_ids
+from http_api.chat_messages import read_call
 from http_api.content_parts import Place, Said, newest, parts_of, place_images, read_content, read_part
-from http_api.fields import Fields, call_arguments, fields_of, require_text
+from http_api.fields import Fields, fields_of
 from opensled.core.errors import InvalidRequest
 from opensled.core.images import ImageFacts
 from opensled.core.messages import ChatMessage, ToolCall
@@ -51,7 +52,7 @@ def _turns(value: object, where: str, facts: ImageFacts | None, is_new: bool) ->
         if kind == RESULT and role == "user":
             results.append(_result(part, facts))
         elif kind == CALL and role == "assistant":
-            calls.append(_call(part))
+            calls.append(read_call(part, part.text("id", ""), "input"))
         else:
             read_part(said, kind, part)
         part.leave_rest()
@@ -59,11 +60,6 @@ def _turns(value: object, where: str, facts: ImageFacts | None, is_new: bool) ->
     if results and said.is_empty:
         return results
     return [*results, said.turn(role, tool_calls=tuple(calls), reasoning=said.thoughts)]
-
-
-def _call(fields: Fields) -> ToolCall:
-    call_id, name = fields.text("id", ""), require_text(fields.raw("name"), fields.path("name"))
-    return ToolCall(call_id, name, call_arguments(fields.take("input"), fields.path("input")))
 
 
 def _result(fields: Fields, facts: ImageFacts | None) -> ChatMessage:

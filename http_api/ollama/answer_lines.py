@@ -7,9 +7,9 @@ from typing import Any
 from http_api.backend import Backend
 from http_api.calls import reader_of
 from http_api.choices import FINISH_REASONS, ChatLogprobs
-from http_api.draft_alone import alone_name
 from http_api.error_forms import as_ollama
 from http_api.event_stream import EventStream
+from http_api.model_names import alone_name
 from http_api.ollama.models import timestamp
 from http_api.ollama.ollama_requests import OllamaRequest
 from http_api.ollama.whole_calls import Call, WholeCalls

@@ -55,9 +55,8 @@ RENAMED = {
 RENAMED_PROMPT = {
     **RENAMED,
     "messages": "prompt",
-    **{
-        f"messages[{index}].images": "images" for index in (0, 1)
-    },  # behind the system's turn, if there is one
+    # Behind the system's turn, if there is one
+    **{f"messages[{index}].images": "images" for index in (0, 1)},
     "logprobs": "top_logprobs",
 }
 

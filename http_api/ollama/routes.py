@@ -13,10 +13,9 @@ from starlette.routing import BaseRoute, Mount, Route
 
 from http_api.backend import Backend
 from http_api.bodies import JSON, json_response, read_body
-from http_api.draft_alone import asked_names, takes_alone
 from http_api.failures import HANDLERS
 from http_api.fields import Fields
-from http_api.model_names import asked_name
+from http_api.model_names import asked_name, asked_names, takes_alone
 from http_api.ollama import models
 from http_api.ollama.answer_lines import LineStream, OllamaReply
 from http_api.ollama.ollama_requests import chat_request, generate_request

@@ -53,7 +53,10 @@ class PageReply:
         if chunk.status:
             news["status"] = chunk.status
         if chunk.finish_reason:
-            news |= {"finish_reason": chunk.finish_reason, "usage": self._usage(chunk.stats)}
+            news |= {
+                "finish_reason": chunk.finish_reason,
+                "usage": usage(chunk.stats or Stats(0, 0), self._rule),
+            }
         return [news]
 
     def closing(self) -> list[dict[str, Any]]:
@@ -75,6 +78,3 @@ class PageReply:
     def whole(self) -> dict[str, Any]:
         """Never asked for, as `page_request` makes every answer a stream; so nothing of one is kept."""
         raise AssertionError("every answer of the page is a stream")
-
-    def _usage(self, stats: Stats | None) -> dict[str, Any]:
-        return usage(stats or Stats(0, 0), self._rule)

@@ -5,13 +5,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from http_api.call_ids import with_ids
-from http_api.chat_messages import custom_call
+from http_api.chat_messages import custom_call, read_call
 from http_api.content_parts import Place, Said, newest, place_images, read_content, read_part
-from http_api.fields import Fields, call_arguments, fields_of, require_text
+from http_api.fields import Fields, fields_of, require_text
 from http_api.left_out import leave_out
 from opensled.core.errors import InvalidRequest
 from opensled.core.images import ImageFacts
-from opensled.core.messages import ChatMessage, ToolCall
+from opensled.core.messages import ChatMessage
 
 ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 OUTPUTS = (
@@ -108,9 +108,7 @@ def _thoughts(fields: Fields, facts: ImageFacts | None) -> ChatMessage:
 
 
 def _call(fields: Fields, facts: ImageFacts | None) -> ChatMessage:
-    call_id, name = fields.text("call_id", ""), require_text(fields.raw("name"), fields.path("name"))
-    call = ToolCall(call_id, name, call_arguments(fields.take("arguments"), fields.path("arguments")))
-    return ChatMessage("assistant", "", (call,))
+    return ChatMessage("assistant", "", (read_call(fields, fields.text("call_id", "")),))
 
 
 def _custom_call(fields: Fields, facts: ImageFacts | None) -> ChatMessage:

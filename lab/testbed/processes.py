@@ -17,7 +17,7 @@ from typing import NoReturn
 from lab.testbed.process_guard import guard
 from opensled.cli.child_server import clean_environment
 from opensled.core.errors import OpenSledError
-from opensled.process.exit_watch import ExitWatch
+from opensled.process.ending import ExitWatch
 from opensled.process.logs import ready_address
 
 OWN_PORTS = (20_000, 30_000)  # below those that Linux (32,768), macOS and Windows (49,152) hand out

@@ -92,12 +92,10 @@ class ChildServer:
         if not self.address:
             code = self._process.wait()
             self._readers[1].join(GRACE)
-            raise ModelError(self._why(code))
+            errors = [line.removeprefix("error: ") for line in self._errors if line]
+            silent = f"the server ended with exit code {code} and gave no reason"
+            raise ModelError(errors[-1] if errors else silent)
         return self.address
-
-    def _why(self, code: int) -> str:
-        errors = [line.removeprefix("error: ") for line in self._errors if line]
-        return errors[-1] if errors else f"the server ended with exit code {code} and gave no reason"
 
     def stop(self) -> None:
         """The end of its standard input ends it."""

@@ -60,9 +60,8 @@ def prepare_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115  for the whole process
-        with contextlib.suppress(
-            AttributeError, OSError
-        ):  # one that an embedder put in place, or has read of
+        # One that an embedder put in place, or has read of
+        with contextlib.suppress(AttributeError, OSError):
             getattr(sys, name).reconfigure(
                 encoding="utf-8-sig" if mode == "r" else "utf-8",
                 errors="surrogateescape" if mode == "r" else "replace",

@@ -36,7 +36,11 @@ def init(config: InitConfig) -> int:
 
 def sample() -> str:
     """The file: options that all verbs of a device share on top, the others in their own tables or their verbs'."""
-    verbs = {name: list(filter(_is_settable, options(CONFIGS.get(name)))) for name in _verbs()}
+    verbs = {
+        name: [item for item in options(CONFIGS.get(name)) if not (item.positional or item.typed)]
+        for name in ("serve", *DEVICE_VERBS)
+        if VERBS[name].here
+    }
     shared = set.intersection(*({item.name for item in verbs[name]} for name in DEVICE_VERBS))
     parts = [HEAD, *_lines(item for item in verbs[DEVICE_VERBS[0]] if item.name in shared)]
     for name, found in verbs.items():
@@ -44,15 +48,6 @@ def sample() -> str:
         for table in dict.fromkeys(item.table or name for item in own):
             parts += [f"\n[{table}]\n", *_lines(item for item in own if (item.table or name) == table)]
     return "".join(parts)
-
-
-def _is_settable(item: Option) -> bool:
-    """Whether a file may set it."""
-    return not (item.positional or item.typed)
-
-
-def _verbs() -> tuple[str, ...]:
-    return tuple(name for name in ("serve", *DEVICE_VERBS) if VERBS[name].here)
 
 
 def _lines(found: Iterable[Option]) -> Iterator[str]:

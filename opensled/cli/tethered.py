@@ -10,7 +10,7 @@ import sys
 import threading
 
 from opensled.cli.main import main
-from opensled.process.exit_watch import ExitWatch
+from opensled.process.ending import ExitWatch
 
 GRACE = 3.0  # seconds to end by itself; chosen
 

@@ -236,9 +236,8 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def _in_order(hints: Mapping[str, float]) -> list[tuple[str, float]]:
-    return sorted(
-        hints.items(), key=lambda pair: (len(pair[0]), pair[0])
-    )  # whole numbers, unless a server lies
+    # Whole numbers, unless a server lies
+    return sorted(hints.items(), key=lambda pair: (len(pair[0]), pair[0]))
 
 
 def _percent(share: float | None) -> str:

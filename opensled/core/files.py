@@ -166,15 +166,21 @@ def read_identity(
     if not cert:
         return None
     identity = Identity(read_bytes(cert, "certificate file"), read_secret(key, "key file"))
+    server_context(cert, key)
+    return identity
+
+
+def server_context(cert: str | Path, key: str | Path) -> ssl.SSLContext:
+    """What a server encrypts with, by the certificate chain and the key in these files; raises UsageError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     paths = user_path(cert), user_path(key)
     try:
         context.load_cert_chain(*paths, password=lambda: "")  # else OpenSSL would ask the terminal for one
-    except (ssl.SSLError, OSError, ValueError) as error:
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         raise UsageError(
             f"{cert} and {key} are not a PEM certificate and its key; remove a passphrase with: openssl pkey -in KEY"
         ) from error
-    return identity
+    return context
 
 
 def read_authorities(path: str | Path) -> bytes:

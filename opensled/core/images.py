@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import NamedTuple
@@ -102,12 +102,7 @@ def expand(ids: Sequence[int], images: Sequence[Image], facts: ImageFacts | None
             "placeholder",
             "images",
         )
-    return tuple(_each_position(ids, facts))
-
-
-def _each_position(ids: Sequence[int], facts: ImageFacts) -> Iterator[int]:
-    for token in ids:
-        yield from [token] * (facts.rows if token == facts.token_id else 1)
+    return tuple(token for token in ids for _ in range(facts.rows if token == facts.token_id else 1))
 
 
 def require_none(images: Sequence[Image]) -> None:

@@ -277,9 +277,8 @@ class Opened:
     hint: int | None = None  # longest useful first block, as `Verdict.hint`
     draft_probs: bool = False  # whether each draft token must bring the distribution that it was drawn from
     rule: str = MATCH  # of this sequence, with all its options
-    coarse_tools: tuple[
-        str, ...
-    ] = ()  # whose arguments a coarser grammar holds: theirs takes the compiler too long
+    # Whose arguments a coarser grammar holds: theirs takes the compiler too long
+    coarse_tools: tuple[str, ...] = ()
     why: Why = None  # of `hint`, if it is 0; None = not told
 
 

@@ -8,14 +8,15 @@ import ssl
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from threading import Lock, Thread
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 from prometheus_client.exposition import ThreadingWSGIServer, make_wsgi_app
 
-from opensled.core.errors import OpenSledError, Unauthorized, UsageError
-from opensled.core.files import user_path
+from opensled.core.errors import OpenSledError, Unauthorized
+from opensled.core.files import server_context, user_path
 from opensled.metrics.registry import Metric, registry
 from opensled.metrics.scrape_guard import ScrapeGuard
 from opensled.net.address import calls_loopback, families, host_port, is_local, join_host_port
@@ -47,7 +48,8 @@ class MetricsPort:
         app = _route(_require_key(_as_text(make_wsgi_app(registry(metrics))), guard), probes or Probes())
         if is_local(address):
             app = _for_this_machine(app)
-        certificate = _certificate(guard) if guard.cert else None
+        files = [user_path(path) for path in (guard.cert, guard.key)]
+        certificate = Watched(files, partial(server_context, *files)) if guard.cert else None
         try:
             self._server = make_server(host, port, app, _Server, _Handler)
         except OSError as error:
@@ -110,23 +112,6 @@ def _require_key(page: App, guard: ScrapeGuard) -> App:
         return page(environ, start_response)
 
     return page_with_key
-
-
-def _certificate(guard: ScrapeGuard) -> Watched[ssl.SSLContext]:
-    """What connections are encrypted with; files that were replaced count for new ones."""
-
-    def read() -> ssl.SSLContext:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        try:
-            context.load_cert_chain(files[0], files[1], password=lambda: "")  # no question in a terminal
-        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-            raise UsageError(
-                f"{guard.cert} and {guard.key} are not a certificate and its key: {error}"
-            ) from error
-        return context
-
-    files = [user_path(path) for path in (guard.cert, guard.key)]
-    return Watched(files, read)
 
 
 def _as_text(page: App) -> App:

@@ -13,9 +13,8 @@ from opensled.metrics.registry import PREFIX, samples
 TIMEOUT = 3.0  # seconds for one answer
 LARGEST = 4 << 20  # bytes of one
 
-Values = Mapping[
-    tuple[str, str], float
-]  # by (name without prefix, values of its labels, "a,b"; "" = it has none)
+# By (name without prefix, values of its labels, "a,b"; "" = it has none)
+Values = Mapping[tuple[str, str], float]
 
 
 @dataclass(frozen=True)

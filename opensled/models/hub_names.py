@@ -33,23 +33,8 @@ _OTHER = re.compile(
 _PLAIN = re.compile(r"|gguf|ggml|hf|imat(rix)?|i1|ud|v\d+|it|instruct|chat|new|fixed|split|\d+")
 # The order of preference where the user named no quantization: small ones near the original first ("?": not told)
 BITS = ("4", "5", "6", "8", "?", "3", "16", "2", "1")
-KINDS = (
-    "KM",
-    "KXL",
-    "KL",
-    "KS",
-    "K",
-    "XS",
-    "NL",
-    "0",
-    "1",
-    "",
-    "MOE",
-    "M",
-    "S",
-    "XXS",
-    "KP",
-)  # of one of BITS
+# Kinds of one of BITS
+KINDS = ("KM", "KXL", "KL", "KS", "K", "XS", "NL", "0", "1", "", "MOE", "M", "S", "XXS", "KP")
 
 
 class HubName(NamedTuple):

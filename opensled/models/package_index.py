@@ -32,11 +32,8 @@ def fetch_wheel(wanted: str, folder: Path, size: int) -> Path:
         stdout=sys.stderr if sys.stderr.isatty() else subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        env={
-            **os.environ,
-            "TMPDIR": str(folder),
-            "PYTHONSAFEPATH": "1",
-        },  # else another disk must have room as well
+        # Else another disk must have room as well
+        env={**os.environ, "TMPDIR": str(folder), "PYTHONSAFEPATH": "1"},
     )
     wheels = list(folder.glob("*.whl"))
     if done.returncode or not wheels:

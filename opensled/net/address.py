@@ -21,6 +21,7 @@ NEAR_NAMES = (
     ".localhost", ".local", ".lan", ".home", ".home.arpa", ".internal", ".intranet", ".localdomain", ".fritz.box",
     ".speedport.ip", ".corp", ".ts.net",
 )  # fmt: skip
+IPV6_PREFIX = 64  # bits: one customer of a provider has that many addresses
 MDNS = "mdns"  # in place of an address: the server that is announced on this network
 
 
@@ -51,6 +52,15 @@ def families(host: str) -> list[socket.AddressFamily]:
 def bare_host(host: str) -> str:
     """The host at the other end of a connection; one that came over IPv4 to a socket for both has no prefix."""
     return host.removeprefix("::ffff:") if "." in host else host
+
+
+def client_network(host: str) -> str:
+    """What counts as one client's address: an IPv4 address, or the network of an IPv6 address, as one customer of a
+    provider has that many. An interface does not count."""
+    address = ipaddress.ip_address(bare_host(host.partition("%")[0]))
+    return str(
+        address if address.version == 4 else ipaddress.ip_network((address, IPV6_PREFIX), strict=False)
+    )
 
 
 def join_host_port(host: str, port: int) -> str:

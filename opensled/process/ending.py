@@ -1,4 +1,5 @@
-"""The signals that end a server: SIGTERM and SIGINT, and SIGHUP where it says that the terminal has gone.
+"""The signals that end a server: SIGTERM and SIGINT, and SIGHUP where it says that the terminal has gone. And an end in
+time, whatever threads do: native code in a thread cannot be stopped, only left.
 
 Sent by hand, or by a program that rotates logs, SIGHUP asks a server to read its files again and to go on. What may be
 read again (tokens, certificates) is read as soon as it changes, so nothing is left to do.
@@ -11,9 +12,11 @@ import logging
 import os
 import signal
 import socket
+import sys
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 T = TypeVar("T")
 
@@ -97,3 +100,25 @@ def _tell() -> None:
     log.warning(
         "SIGHUP: tokens and certificates are read again when their files change; SIGTERM ends this process"
     )
+
+
+def leave(status: int) -> NoReturn:
+    """End this process now: one that loads a model would break its threads while the interpreter ends."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+class ExitWatch:
+    """One deadline; a new one replaces it."""
+
+    def __init__(self) -> None:
+        self._timer: threading.Timer | None = None
+
+    def arm(self, seconds: float, status: int = 0) -> None:
+        """End the process with `status` in `seconds`, unless it has ended by then."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = threading.Timer(seconds, os._exit, (status,))
+        self._timer.daemon = True
+        self._timer.start()

@@ -47,9 +47,8 @@ def capture() -> Iterator[None]:
 
 
 def _widen(pipe: int) -> None:
-    with suppress(
-        ImportError, AttributeError, OSError
-    ):  # Linux alone has it, and limits what a user may hold
+    # Linux alone has it, and limits what a user may hold
+    with suppress(ImportError, AttributeError, OSError):
         import fcntl
 
         fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)

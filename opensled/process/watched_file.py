@@ -31,10 +31,8 @@ class Watched(Generic[Content]):
         """Reads the files; raises what `read` raises. `clock`: in seconds."""
         self._paths = tuple(user_path(path) for path in paths)
         self._read, self._clock = read, clock
-        self._looked, self._stamp = (
-            clock(),
-            self._look(),
-        )  # before the content: a change meanwhile is seen later
+        # Before the content: a change meanwhile is seen later
+        self._looked, self._stamp = clock(), self._look()
         self.latest = read()  # as it was read last, without a look
 
     def current(self, at_once: bool = False) -> Content:

@@ -81,7 +81,8 @@ class StopStrings:
             return ""
         text = self._held + text
         start, self.hit = self._first(text)
-        shown = text[:start] if self.hit else text[: len(text) - self._doubtful(text)]
+        doubtful = max((overlap(text, stop) for stop in self._stops), default=0)
+        shown = text[:start] if self.hit else text[: len(text) - doubtful]
         self._held = "" if self.hit else text[len(shown) :]
         return shown
 
@@ -94,9 +95,6 @@ class StopStrings:
         """Start of the stop string that ends first, and itself; the longest of those that end together. "" = none."""
         found = [(start + len(stop), start, stop) for stop in self._stops if (start := text.find(stop)) >= 0]
         return min(found)[1:] if found else (0, "")
-
-    def _doubtful(self, text: str) -> int:
-        return max((overlap(text, stop) for stop in self._stops), default=0)
 
 
 class Told(NamedTuple):

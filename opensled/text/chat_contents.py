@@ -25,9 +25,8 @@ class Contents(NamedTuple):
 
     picture: str = ""  # what stands for a picture in a content; "" = there are none
     parts: frozenset[str] = frozenset()  # roles whose contents are parts
-    pictures: Mapping[
-        str, Part
-    ] = {}  # by role the part that is a picture; else the text keeps what stands for it
+    # By role the part that is a picture; else the text keeps what stands for it
+    pictures: Mapping[str, Part] = {}
     is_heard: bool = True  # whether the template shows what a user says
 
     def of(self, turns: Sequence[Mapping[str, Any]]) -> list[Turn]:

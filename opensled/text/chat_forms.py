@@ -60,9 +60,8 @@ def _first_taken(versions: Sequence[list[Turn]], render: Callable[[list[Turn]], 
         tried.append(marked)
         try:
             taken.append(render(turns))
-            if all(line in taken[-1] for line in told) or _marks_in(marked) <= set(
-                MARKS.findall(render(marked))
-            ):
+            marks = {mark for turn in marked for mark in MARKS.findall(turn["content"] or "")}
+            if all(line in taken[-1] for line in told) or marks <= set(MARKS.findall(render(marked))):
                 return taken[-1]
         except TemplateRefused as error:
             refused.append(error)
@@ -106,10 +105,6 @@ def _add_marks(turns: Sequence[Turn]) -> list[Turn]:
         {**turn, "content": f"{turn['content']} {MARK}{next(numbers)}."} if turn["role"] in TOLD else turn
         for turn in turns
     ]
-
-
-def _marks_in(turns: Sequence[Turn]) -> set[str]:
-    return {mark for turn in turns for mark in MARKS.findall(turn["content"] or "")}
 
 
 def _system_first(turns: Sequence[Turn]) -> list[Turn]:

@@ -60,7 +60,8 @@ class Spellings:
 
     def may_be_in(self, chat: Chat) -> bool:
         """Whether a string of people could be a part of one: it has the first letter, or what may follow it."""
-        return self._some(chat, lambda text: self._start_in(text) or self._follows(text))
+        starts = self._starts
+        return self._some(chat, lambda text: any(start in text for start in starts) or self._follows(text))
 
     def broken(self, chat: Chat, mark: str) -> Chat:
         """With `mark` in everything of which a template could make a control token.
@@ -96,9 +97,6 @@ class Spellings:
             return "".join(part if index % 2 else change(part) for index, part in enumerate(parts))
 
         return change_chat(chat, change, assistants)
-
-    def _start_in(self, text: str) -> bool:
-        return any(start in text for start in self._starts)
 
     def _follows(self, text: str) -> bool:
         """Whether a control token can go on with `text`, or end with the beginning of it."""

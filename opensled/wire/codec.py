@@ -50,10 +50,8 @@ Malformed = DecodeError  # gRPC raises this for bytes that are no message of the
 
 CAUSES = {number: name.removeprefix("HINT_").lower() for name, number in pb.HintCause.items() if number}
 
-SURE, UNTOLD = (
-    254,
-    255,
-)  # confidences on the wire, one byte each: that of 1, and of a drafter that does not say
+# Confidences on the wire, one byte each: that of 1, and of a drafter that does not say
+SURE, UNTOLD = 254, 255
 
 
 def encode_client(message: ClientMessage) -> pb.ClientMessage:

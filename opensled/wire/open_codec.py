@@ -24,19 +24,16 @@ from opensled.v1 import verify_pb2 as pb
 def encode_open(message: Open) -> pb.Open:
     params, guide = message.params, message.guide
     biases = [pb.LogitBias(id=id, bias=bias) for id, bias in params.logit_bias]
+    tools = [pb.Tool(**vars(tool)) for tool in guide.tools] if guide else []
     fields = vars(message) | {
         "params": pb.SamplingParams(**vars(params) | {"logit_bias": biases}),
-        "guide": _encode_guide(guide) if guide else None,
+        "guide": pb.Guide(**vars(guide) | {"tools": tools}) if guide else None,
         "images": [pb.Image(**vars(image)) for image in message.images],
     }
     del fields["prompt"], fields["template_variables"]
     encoded = pb.Open(**fields)
     _encode_prompt(message.prompt, message.template_variables, encoded)
     return encoded
-
-
-def _encode_guide(guide: Guide) -> pb.Guide:
-    return pb.Guide(**vars(guide) | {"tools": [pb.Tool(**vars(tool)) for tool in guide.tools]})
 
 
 def _encode_prompt(prompt: Prompt, variables: str, into: pb.Open) -> None:

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from adapt.kept.kept_store import MARK, NAME, KeptStore
-from adapt.kept.kept_text import TOP, KeptText
+from adapt.kept.kept_store import MARK, NAME, TOP, KeptStore, KeptText
 from lab.training.adapting.material import read_kept
 from lab.training.distil.shard_batches import batch_of
 from opensled.core.errors import OpenSledError

@@ -10,8 +10,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from adapt.kept.kept_store import KeptStore
-from adapt.kept.kept_text import KeptText
+from adapt.kept.kept_store import KeptStore, KeptText
 from lab.training.adapting import command, draft_folder, learner
 from lab.training.adapting.acceptance import Accepted, accepted, walked, write_texts
 from lab.training.adapting.config import AdaptConfig

@@ -73,9 +73,8 @@ def test_a_tree_is_counted_by_its_text(tree):
     assert counts["lines of turns.py"] == 6
     assert counts["files directly in opensled/"] == 3
     assert counts["public classes"] == 4  # without generated and private ones
-    assert (
-        counts["options of serve"] == 3
-    )  # the parent's come through two imports; one is told anew; two have no flag
+    # The parent's come through two imports; one is told anew; two have no flag
+    assert counts["options of serve"] == 3
     assert counts["fields of ServeConfig"] == 4
     assert counts["numeric constants of the product's modules"] == 4  # no truth value, name or tuple
     assert counts["options of chat"] is None

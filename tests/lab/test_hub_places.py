@@ -41,10 +41,8 @@ def test_a_run_that_was_ended_goes_on_and_places_that_lose_have_further_seeds(un
     assert files == {"hub_places.json", "hub_places.svg", "README.md"}
     chosen = [place for place in PLACES if place.drafts in ("chat", "code") and place.link == "wan-80"][:12]
     firsts, further = units[:13], units[13:]
-    assert [unit.place for unit in firsts] == [
-        *chosen[:4],
-        *chosen[3:],
-    ]  # the one that was ended is asked again
+    # The one that was ended is asked again
+    assert [unit.place for unit in firsts] == [*chosen[:4], *chosen[3:]]
     assert [(unit.place, unit.seed) for unit in further[:2]] == [(LOSES, 1), (LOSES, 2)] and len(further) == 4
     document = json.loads((tmp_path / "hub_places.json").read_text())
     assert document["label"] == "simulated" and len(document["pieces"]) == 1

@@ -246,9 +246,8 @@ def test_a_way_over_two_links_takes_as_long_as_both():
         first = finished(result)[0]
         seconds[link] = first.arrivals[0].time - first.sent
     step_s = seconds["wan-60"] + seconds["wan-150"] - seconds["wan-60+wan-150"]
-    assert (
-        0.03 < step_s < 0.08
-    )  # counted twice: the reading of the prompt, and a second round trip opens no sequence
+    # Counted twice: the reading of the prompt, and a second round trip opens no sequence
+    assert 0.03 < step_s < 0.08
 
 
 # -- chains of models -------------------------------------------------------------------------------------------

@@ -14,8 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from adapt.kept.kept_store import KeptStore
-from adapt.kept.kept_text import KeptText
+from adapt.kept.kept_store import KeptStore, KeptText
 from hw_profiles import catalog
 from lab.testbed.link_relay import Relay
 from lab.testbed.process_guard import below

@@ -19,10 +19,8 @@ from lab.testbed.replica_cluster import ReplicaCluster
 from opensled.core.errors import OpenSledError
 
 MAX_SESSIONS = 4  # of the server: with the burst it refuses some
-BURST, BURST_FROM = (
-    2,
-    0.75,
-)  # readers more at the first device, for the rest of the time from this share of it on
+# Readers more at the first device, for the rest of the time from this share of it on
+BURST, BURST_FROM = 2, 0.75
 MAX_TOKENS = 64
 WEB = "office"  # the tenant that asks the server's own API, too
 TENANTS = {"pi-5": "home", "relay": "home", "jetson": "office", "sensor": "office"}  # who calls the server

@@ -17,11 +17,8 @@ def write(folder: Path, target: Path) -> str:
         "num_hidden_layers": 1,
         "draft_vocab_size": config["vocab_size"],
         "tie_word_embeddings": False,
-        "eagle_aux_hidden_state_layer_ids": [
-            1,
-            2,
-            3,
-        ],  # vLLM's choice, for models of more layers, names one twice
+        # vLLM's choice, for models of more layers, names one twice
+        "eagle_aux_hidden_state_layer_ids": [1, 2, 3],
     }
     (folder / "config.json").write_text(json.dumps(config))
     save_file(_weights(config), folder / "model.safetensors")

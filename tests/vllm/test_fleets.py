@@ -40,9 +40,8 @@ class Cluster:
         words = ["serve", "--engine", "vllm", *TINY, *wanted, *more]
         self.process = Process(words, isolated=True)
         self.address = self.process.wait_ready(READY_S)
-        self.wait_until(
-            lambda: len(self.each("kv_tokens_free")) == replicas
-        )  # the gateway does not wait so long
+        # The gateway does not wait so long
+        self.wait_until(lambda: len(self.each("kv_tokens_free")) == replicas)
 
     def each(self, name: str) -> dict[str, float]:
         """A metric of each replica that is up."""

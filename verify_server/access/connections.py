@@ -11,13 +11,12 @@ import socket
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from opensled.net.address import host_port
+from opensled.net.address import client_network, host_port
 
 log = logging.getLogger(__name__)
 
 DESCRIPTORS = "/dev/fd"  # the open ones of this process, on Linux and macOS
 TOGETHER_S = 0.05  # for which connections are collected before the descriptors are looked through; chosen
-IPV6_PREFIX = 64  # bits: one customer of a provider has that many addresses
 
 Peer = tuple[str, int]  # address and port
 
@@ -39,14 +38,9 @@ def peer_name(host: str, port: int) -> str:
 
 
 def address_of(name: str) -> str:
-    """What counts as one client's address: an IPv4 address, or the /64 network of an IPv6 address."""
+    """What counts as one client's address, see `client_network`; of a socket with a path its name."""
     peer = peer_of(name)
-    if peer is None:
-        return name
-    address = ipaddress.ip_address(peer[0])
-    if address.version == 4:
-        return str(address)
-    return str(ipaddress.ip_network((address, IPV6_PREFIX), strict=False))
+    return client_network(peer[0]) if peer else name
 
 
 def _plain(host: str) -> str:

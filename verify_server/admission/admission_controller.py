@@ -145,7 +145,10 @@ class AdmissionController:
         if not request.background:
             queue.add(tenant, seconds, now)
         if busy.total() < self._max_sessions:
-            return _no_pace(seconds)
+            return Overloaded(
+                "another session would make others miss their pace or their turn; try again",
+                retry_after=seconds,
+            )
         return _server_full(seconds)
 
     def _seconds_until(self, places: float, now: float) -> float:
@@ -207,9 +210,3 @@ def _tenant_full(limit: int, seconds: float) -> Overloaded:
 def _server_full(seconds: float) -> Overloaded:
     """It does not say which tenants take the places."""
     return Overloaded("all sessions of this server are taken; try again", retry_after=seconds)
-
-
-def _no_pace(seconds: float) -> Overloaded:
-    return Overloaded(
-        "another session would make others miss their pace or their turn; try again", retry_after=seconds
-    )

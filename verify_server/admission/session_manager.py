@@ -66,14 +66,8 @@ Create = Callable[[Open, tuple[int, ...]], Awaitable[Session]]
 # Opens a new sequence: calls `Create`, perhaps with another `Open` and ids, after what it does elsewhere.
 Opener = Callable[[Open, tuple[int, ...], Create], Awaitable[Session]]
 
-Counter = Callable[
-    [Open], Awaitable[tuple[int, ...]]
-]  # the ids of a prompt, as the server that answers has them
-
-
-async def open_here(message: Open, prompt_ids: tuple[int, ...], create: Create) -> Session:
-    """The default `Opener`: this server alone holds the sequence."""
-    return await create(message, prompt_ids)
+# The ids of a prompt, as the server that answers has them
+Counter = Callable[[Open], Awaitable[tuple[int, ...]]]
 
 
 class SessionManager:
@@ -86,12 +80,12 @@ class SessionManager:
         limits: SessionLimits,
         signer: TokenSigner | None = None,
         keeper: Keeper | None = None,
-        opener: Opener = open_here,
+        opener: Opener | None = None,
         counter: Counter | None = None,
     ) -> None:
         """`signer`: of the cluster's resume tokens; None = tokens that only this process accepts. `keeper`: of texts
-        of tenants that asked for it; None = none are kept. `opener`: of new sequences. `counter`: of prompts; None = by
-        this server's tokenizer and template.
+        of tenants that asked for it; None = none are kept. `opener`: of new sequences, which else this server
+        alone holds. `counter`: of prompts; None = by this server's tokenizer and template.
 
         Raises UsageError if the KV memory or the KV budget of a tenant is too small for one draft.
         """
@@ -140,12 +134,17 @@ class SessionManager:
             self._begin_anew(message, tenant)
         elif not _needs_tokenizer(message):
             self._forget_shorter(message, len(message.prompt), tenant)
-        with self._arriving(message, tenant) if self._is_work(message, tenant) else nullcontext():
+        # It costs more than to find its session: also where it resumes one with text to tokenize
+        is_work = self._known(message, tenant) is None or _needs_tokenizer(message)
+        with self._arriving(message, tenant) if is_work else nullcontext():
             prompt_ids = await self.inputs.prompt_ids(message, tenant, spent)
             session = self._resume(message, prompt_ids, tenant)
             if session is None:
                 create = partial(self._create, tenant=tenant, spent=spent)
-                session = await self._opener(message, prompt_ids, create)
+                opening = (
+                    self._opener(message, prompt_ids, create) if self._opener else create(message, prompt_ids)
+                )
+                session = await opening
         self._cancel_expiry(session)
         token = self._signer.sign(session.id, session.tenant)
         terms, takes, device = session.terms, session.sources.limits, session.sources.device
@@ -255,10 +254,6 @@ class SessionManager:
         if session is not None and prompt_length + len(message.committed) > session.sequence.confirmed:
             session.outbox.put(None)  # an older stream ends
             self.forget(session)
-
-    def _is_work(self, message: Open, tenant: str) -> bool:
-        """Whether an `Open` costs more than to find its session: also where it resumes one with text to tokenize."""
-        return self._known(message, tenant) is None or _needs_tokenizer(message)
 
     def _arriving(self, message: Open, tenant: str) -> AbstractContextManager[None]:
         """Keeps a place while the prompt is read; raises Overloaded before any work if there is none."""

@@ -21,8 +21,7 @@ from opensled.core.files import user_path
 from opensled.models.store import known_models
 from opensled.net.address import is_wildcard
 from opensled.process import notify
-from opensled.process.ending import outlasting_terminal
-from opensled.process.exit_watch import leave
+from opensled.process.ending import leave, outlasting_terminal
 from opensled.process.logs import show_ready, tell
 from scheduler.cluster import ray_guard
 from scheduler.cluster.directory import POLL
@@ -264,7 +263,7 @@ async def _finish_sequences(
 ) -> None:
     """Until no sequence is under way, nor comes any more."""
     if http:
-        http.send_away()
+        http.server.send_away()
         await http.over(server.gateway.idle)
     await server.stop(config.drain)
     if not config.ray_address:

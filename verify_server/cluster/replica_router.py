@@ -31,12 +31,10 @@ class ReplicaRouter:
         """`serving`: the replicas that can be reached now; `prefix_key`: the secret behind their prefix keys."""
         self._serving, self._signer, self._prefix_key = serving, signer, prefix_key
         self._recent: deque[Placement] = deque()
-        self._pieces: OrderedDict[bytes, str] = (
-            OrderedDict()
-        )  # piece of a prompt -> the last replica that read it
-        self._routed: OrderedDict[bytes, str] = (
-            OrderedDict()
-        )  # resume token -> its replica, if sent there once
+        # Piece of a prompt -> the last replica that read it
+        self._pieces: OrderedDict[bytes, str] = OrderedDict()
+        # Resume token -> its replica, if sent there once
+        self._routed: OrderedDict[bytes, str] = OrderedDict()
 
     def place(self, message: Open, tenant: str) -> Heartbeat:
         """The replica for an `Open` of `tenant`; raises Overloaded if none can take it."""

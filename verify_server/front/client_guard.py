@@ -90,9 +90,8 @@ class ClientGuard:
             return LOCAL_TENANT
         names: tuple[bytes, ...] = ()
         if self._tenants.named_by_certificate:
-            from verify_server.access.certificates import (
-                common_names,
-            )  # its library is needed with client certificates only
+            # Its library is needed with client certificates only
+            from verify_server.access.certificates import common_names
 
             names = common_names(peer.certificate)
         return admit_any(Headers(scope=scope), partial(self._tenants.of, names=names))

@@ -40,7 +40,7 @@ async def drain(
         words = "draining for up to %g s, or until a second signal; sequences under way: %d"
         log.warning(words, seconds, len(sessions))
     if http:
-        http.send_away()
+        http.server.send_away()
     await port.send_away(seconds + LAST_MESSAGES_SECONDS)
     ended = await until_first(http.over(manager.idle) if http else manager.idle(), again, seconds)
     if sessions:
@@ -66,4 +66,4 @@ async def until_first(
 async def last_bytes(http: HttpFront | None) -> None:
     """Until clients over HTTP have all of the answers that have ended, within `LAST_MESSAGES_SECONDS`."""
     if http:
-        await http.wait_for_answers(LAST_MESSAGES_SECONDS)
+        await http.server.wait_for_answers(LAST_MESSAGES_SECONDS)

@@ -54,20 +54,12 @@ class HttpFront:
         self.gate.app = _app(self.config, sequences, metrics, view, self.ending)
         tell_api(self.address, tls=bool(self.config.tls_cert), model_id=model_id)
 
-    def send_away(self) -> None:
-        """Let each connection carry one more request at most, so that a balancer leads the next one elsewhere."""
-        self.server.send_away()
-
     async def over(self, idle: Callable[[], Awaitable[None]]) -> None:
         """Until `idle` is done, and no connection from before `send_away` waits for its last request."""
         await idle()
         while self.server.waiting:
             await asyncio.sleep(LOOK_SECONDS)
             await idle()
-
-    async def wait_for_answers(self, seconds: float) -> None:
-        """Until all answers have been written to the last byte, or for `seconds`."""
-        await self.server.wait_for_answers(seconds)
 
 
 @asynccontextmanager

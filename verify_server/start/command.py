@@ -27,8 +27,7 @@ from opensled.metrics.registry import Metric
 from opensled.models.store import require_known
 from opensled.net.address import host_port
 from opensled.process import notify
-from opensled.process.ending import heed
-from opensled.process.exit_watch import ExitWatch, leave
+from opensled.process.ending import ExitWatch, heed, leave
 from opensled.process.load_thread import run_work
 from opensled.process.logs import show_ready
 from opensled.text.thinking import thought_tags

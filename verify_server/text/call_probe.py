@@ -9,9 +9,8 @@ from opensled.core.protocol import common_prefix
 from opensled.text.call_forms import BARE, BLANKS, FORMS, ID, TOLD, form_told, opening
 from opensled.text.thinking import thought_tags
 
-Render = Callable[
-    [list[ChatMessage]], Iterator[str]
-]  # the texts of a chat in the versions that a template takes
+# The texts of a chat in the versions that a template takes
+Render = Callable[[list[ChatMessage]], Iterator[str]]
 
 NAMES, KEYS = ("first_probe", "second_probe"), ("key_one", "key_two")
 VALUES = (("word_one", "word_two"), ("word_three", "word_four"))

@@ -34,10 +34,8 @@ CALLS_WITHOUT_TEXT = re.compile(r"'assistant' and [^%]*content\W+is none")
 # and no change of cases changes it.
 PICTURE = f"<{secrets.randbits(128)}>"
 
-MAX_VARIABLES, MAX_NAME = (
-    64,
-    64,
-)  # variables of a template that devices are told of, and letters of a name; chosen
+# Variables of a template that devices are told of, and letters of a name; chosen
+MAX_VARIABLES, MAX_NAME = 64, 64
 
 
 class Chats:

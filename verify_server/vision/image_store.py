@@ -116,9 +116,8 @@ class ImageStore:
     def _look(self, image: Image) -> SeenImage:
         if digest_of(image.data) != image.digest:
             raise InvalidRequest("the digest of an image does not match its file", "images")
-        from verify_server.vision.decoding import (
-            pixels_of,
-        )  # with Pillow, which a server of texts alone does without
+        # With Pillow, which a server of texts alone does without
+        from verify_server.vision.decoding import pixels_of
 
         return SeenImage(image, self._see(pixels_of(image.data)))
 
