@@ -109,6 +109,11 @@ class Device:
         """Whether each step decides one token of it, until the policy asks its device for drafts."""
         return self.view.server_drives and not (self.draft or self.view.paused or self.view.absent)
 
+    @property
+    def takes_proposals(self) -> bool:
+        """Whether vLLM's drafter, if there is one, drafts for it: its device rests."""
+        return not self.draft and self.grammar is None
+
     def mask(self, draft: Sequence[int]) -> bool:
         """Find the masks of the rows of a guided answer, if it is one. False: they are not known yet."""
         if self.grammar is None or self.stuck:
@@ -238,7 +243,7 @@ class Fleet:
 
     def plan(self, load: tuple[int, int, int], now: float) -> dict[str, Slice]:
         """Choose the sessions of the next step, by request. `load`: tokens, KV positions, requests of all others."""
-        devices = [device for device in self.devices.values() if _decodes(device.request)]
+        devices = [device for device in self.devices.values() if is_decoding(device.request)]
         candidates = [device for device in devices if not device.terms.trial]
         if now < self._looked + LOOK_S and all(each.just_decodes for each in candidates):
             self.wake_at, chosen = inf, {each.number: Slice(each.number, 1, True) for each in candidates}
@@ -249,6 +254,11 @@ class Fleet:
             if trial.terms.trial and trial.heard:
                 chosen[trial.number] = Slice(trial.number, 1 + len(trial.draft), True)
         return {each.request.request_id: chosen[each.number] for each in devices if each.number in chosen}
+
+    def profile(self, load: tuple[int, int, int], sessions: int) -> HardwareProfile:
+        """Of a step that decides so many sessions beside the `load`: tokens, KV positions, requests."""
+        cost = _Beside(self.costs.cost, *load) if load[0] else self.costs.cost
+        return HardwareProfile(max(sessions, self.max_step_tokens - load[0]), cost)
 
     def _gather(self, candidates: Sequence[Device], chosen: dict[int, Slice], now: float) -> dict[int, Slice]:
         """The chosen ones, or nothing yet if the step waits for others."""
@@ -267,10 +277,8 @@ class Fleet:
     def _ask(self, candidates: Sequence[Device], load: tuple[int, int, int], now: float) -> dict[int, Slice]:
         """The slices of those that the policy chooses, by number; they get its advice."""
         self._looked = now
-        cost = _Beside(self.costs.cost, *load) if load[0] else self.costs.cost
-        room = max(len(candidates), self.max_step_tokens - load[0])
         snapshot = Snapshot(tuple([device.view for device in candidates]), self._memory)
-        found = self.policy.plan(snapshot, HardwareProfile(room, cost), now)
+        found = self.policy.plan(snapshot, self.profile(load, len(candidates)), now)
         self._memory = found.memory
         self.wake_at = found.wake_at
         chosen = {piece.session: piece for piece in found.slices if piece.decide}
@@ -304,6 +312,6 @@ class Fleet:
             self._waiting.pop(front).set_result(encode(self._mail.pop(front)))
 
 
-def _decodes(request: Any) -> bool:
+def is_decoding(request: Any) -> bool:
     """Whether the request is past its prompt."""
     return not request.is_prefill_chunk and request.num_output_tokens + request.num_output_placeholders > 0

@@ -1,0 +1,144 @@
+"""Drafts of vLLM's own drafter: how much of each a step verifies, and for whom it drafts after the step.
+
+The policy that plans for devices sees them as drafts of a server (`SessionView.server`), and what it knows of their
+acceptance is learned here. Knows vLLM's requests by their counts of tokens only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from hw_profiles.drafting_cost import DraftingCostModel
+from hw_profiles.fading import FadingRatio
+from hw_profiles.step_cost import DraftingCost, HardwareProfile, StepCost
+from opensled.core.protocol import common_prefix
+from scheduler.estimates import DeviceBook, DraftEstimate, Forecast
+from scheduler.plan import NO_OFFER, OfferView, SchedulingPolicy, SessionView, Snapshot
+from verify_server.round.draft_stage import GUESS, READS
+from verify_server.round.server_source import PRIOR, SHARE
+from vllm_plugin.devices import LOOK_S
+
+ASKS, DRAFTED = (
+    "opensled_asks",
+    "opensled_drafted",
+)  # beside vLLM's own in a step, and in what the worker returns
+WITH_PASSES = (
+    "draft_model",
+    "eagle",
+    "eagle3",
+    "mtp",
+)  # others take no time that counts, and draft in every step
+
+
+class Drafted(NamedTuple):
+    """What the drafter did after a step."""
+
+    longest: int  # tokens of the longest draft
+    tokens: int  # of all of them
+    read: int  # tokens of text that it read for them
+    seconds: float
+
+
+@dataclass(eq=False, slots=True)
+class _Text:
+    """What a request writes."""
+
+    request: Any  # vLLM's
+    number: int  # in the policy's snapshots
+    estimate: DraftEstimate
+    share: FadingRatio  # tokens that the drafter proposes / tokens that it is asked for
+    asked: int = 0  # tokens, after the step under way
+    read: int = 0  # tokens of it that a draft model has read
+    draft: Sequence[int] = ()  # of which the step under way verifies a part
+
+    def take(self) -> None:
+        """Take the draft that vLLM has put down."""
+        self.draft = tuple(self.request.spec_token_ids)
+        if self.asked:
+            self.share.add(min(len(self.draft), self.asked), self.asked)
+            self.read = self.request.num_tokens if self.draft else self.read
+
+    def view(self, longest: int, reads: bool, now: float) -> SessionView:
+        length, request = self.request.num_tokens, self.request
+        offer = OfferView(
+            len(self.draft) or None,
+            self.estimate.forecast,
+            longest,
+            share=self.share.ratio,
+            unread=length - self.read if reads else 0,
+        )
+        left = max(1, request.max_tokens - request.num_output_tokens)
+        return SessionView(
+            self.number, 1, True, now, NO_OFFER, offer, context=length - 1, ready_since=now, left=left
+        )
+
+
+class OwnDrafts:
+    """The drafter's requests, and what the policy decides about them."""
+
+    def __init__(self, policy: SchedulingPolicy, method: str, longest: int, cost: StepCost) -> None:
+        """`method`, `longest`: of vLLM's `speculative_config`; `cost`: of the target's steps, as a first guess."""
+        self.asks: dict[
+            str, int
+        ] = {}  # tokens that the drafter is asked for after the step under way, by request
+        self._policy, self._longest = policy, longest
+        self._rests, self._reads = method in WITH_PASSES, method == "draft_model"
+        pass_s = GUESS * cost.verify_s(1, 0, 1)
+        guess = DraftingCost(pass_s, 0.0, pass_s / READS * self._reads) if self._rests else DraftingCost()
+        self._costs = DraftingCostModel(guess)
+        self._estimates = DeviceBook(Forecast(delay_s=0.0, draft_s=0.0, jitter_s=0.0))
+        self._texts: dict[str, _Text] = {}
+        self._numbers, self._looked = 0, 0.0
+        self._memory: object = None
+
+    def add(self, request: Any) -> None:
+        """A request has come."""
+        self._numbers += 1
+        estimate = self._estimates.of("", "vLLM")
+        share = FadingRatio(SHARE, PRIOR * estimate.device.offered.ratio, PRIOR)
+        self._texts[request.request_id] = _Text(request, self._numbers, estimate, share)
+
+    def remove(self, request_id: str) -> None:
+        """A request is over."""
+        self._texts.pop(request_id, None)
+
+    def plan(self, deciding: Collection[str], profile: HardwareProfile, now: float) -> None:
+        """Cut the drafts of the requests that the next step decides, and choose for whom to draft after it."""
+        texts = [text for id, text in self._texts.items() if id in deciding]
+        for text in texts:
+            text.take()
+        waits = any(text.draft or (text.asked and self._rests) for text in texts)
+        if not waits and now < self._looked + LOOK_S:
+            self.asks = {}
+            return
+        self._looked = now
+        views = tuple([text.view(self._longest, self._reads, now) for text in texts])
+        found = self._policy.plan(
+            Snapshot(views, self._memory), replace(profile, drafting=self._costs.cost), now
+        )
+        self._memory = found.memory
+        pieces = {piece.session: piece for piece in found.slices}
+        for text in texts:
+            piece = pieces.get(text.number)
+            text.request.spec_token_ids = [*text.draft[: piece.own or 0]] if piece else []
+            text.asked = min(piece.ask, self._longest) if piece else 0
+            text.asked = text.asked if self._rests else self._longest
+        self.asks = {text.request.request_id: text.asked for text in texts if text.asked}
+
+    def learn(self, step: Any, output: Any) -> float:
+        """Learn from a step; returns the seconds of drafting in it."""
+        for id, place in output.req_id_to_index.items():
+            text = self._texts.get(id)
+            news = output.sampled_token_ids[place] if output.sampled_token_ids else ()
+            if text is not None and text.draft and news:
+                # The token behind those that were verified is known, too.
+                seen = text.draft[: 1 + len(step.scheduled_spec_decode_tokens.get(id, ()))]
+                text.estimate.add_verdict(len(seen), common_prefix(seen, news))
+                text.draft = ()
+        drafted: Drafted | None = getattr(output, DRAFTED, None)
+        if drafted is None:
+            return 0.0
+        self._costs.observe(*drafted)
+        return drafted.seconds
