@@ -21,10 +21,10 @@ from scheduler.estimates import OF_DEVICE
 from scheduler.plan import SchedulingPolicy, SessionView, Slice, Snapshot
 from verify_server.text.guide import Constraint, GrammarRebuilt
 from vllm_plugin.messages import Advice, News, RequestTerms, encode, read_tick
+from vllm_plugin.proposals import LOOK_S
 
 log = logging.getLogger("vllm.opensled")
 
-LOOK_S = 0.05  # chosen: between two questions to the policy while no device drafts, in the worst case late by as much
 # Chosen: steps between two that wait for drafts which forecasts call late, least and most: 3 % of the time
 TRY_EVERY = 16, 256
 

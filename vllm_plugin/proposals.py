@@ -18,8 +18,10 @@ from scheduler.estimates import DeviceBook, DraftEstimate, Forecast
 from scheduler.plan import NO_OFFER, OfferView, SchedulingPolicy, SessionView, Snapshot
 from verify_server.round.draft_stage import GUESS, READS
 from verify_server.round.server_source import PRIOR, SHARE
-from vllm_plugin.devices import LOOK_S
 
+LOOK_S = (
+    0.05  # chosen: between two questions to the policy while nobody drafts, in the worst case late by as much
+)
 ASKS, DRAFTED = (
     "opensled_asks",
     "opensled_drafted",
@@ -52,6 +54,12 @@ class _Text:
     asked: int = 0  # tokens, after the step under way
     read: int = 0  # tokens of it that a draft model has read
     draft: Sequence[int] = ()  # of which the step under way verifies a part
+
+    @property
+    def is_seeded(self) -> bool:
+        """Whether the lengths of its drafts choose among its random numbers, so that they must not follow the load."""
+        params = self.request.sampling_params
+        return params.seed is not None and params.temperature > 0
 
     def take(self) -> None:
         """Take the draft that vLLM has put down."""
@@ -122,9 +130,10 @@ class OwnDrafts:
         pieces = {piece.session: piece for piece in found.slices}
         for text in texts:
             piece = pieces.get(text.number)
-            text.request.spec_token_ids = [*text.draft[: piece.own or 0]] if piece else []
-            text.asked = min(piece.ask, self._longest) if piece else 0
-            text.asked = text.asked if self._rests else self._longest
+            if not text.is_seeded:
+                text.request.spec_token_ids = [*text.draft[: piece.own or 0]] if piece else []
+            asked = min(piece.ask, self._longest) if piece else 0
+            text.asked = asked if self._rests and not text.is_seeded else self._longest
         self.asks = {text.request.request_id: text.asked for text in texts if text.asked}
 
     def learn(self, step: Any, output: Any) -> float:

@@ -49,17 +49,17 @@ class RoundTable:
 
     def __init__(self, sessions: Sequence[SessionView]) -> None:
         devices, servers = [one.device for one in sessions], [one.server for one in sessions]
-        has_own = np.array([one.forecast is not None for one in servers])
-        arms = len(OF_SERVER) if has_own.any() else WITHOUT_SERVER
-        asked, self.own = OF_DEVICE[:arms], np.where(has_own, OF_SERVER[:arms], 0)
+        longest = np.array([one.longest if one.forecast else 0 for one in servers])
+        arms = len(OF_SERVER) if longest.any() else WITHOUT_SERVER
+        asked, self.own = OF_DEVICE[:arms], np.minimum(OF_SERVER[:arms], longest)
         forecasts = [one.forecast or NO_FORECAST for one in devices]
         chances, (delay, draft) = _columns(forecasts, CHANCES), _columns(forecasts, TIMES)
         self.device = _lengths(asked, devices)
-        self.allowed = ((self.device > 0) == (asked > 0)) & (self.own == OF_SERVER[:arms])
+        self.allowed = ((self.device > 0) == (asked > 0)) & ((self.own > 0) == (OF_SERVER[:arms] > 0))
         self.away = np.where(self.device > 0, delay + self.device * draft, 0.0)  # seconds
         self.tokens = 1 + accepted_tokens(chances[0], chances[1], self.device)
         self.drafted = self.read = np.zeros(self.tokens.shape)  # tokens of the server's drafter
-        if has_own.any():
+        if longest.any():
             self._add_server(sessions, chances)
         self.positions = 1 + self.device + self.drafted
         self.contexts = np.array([one.context for one in sessions], float)
