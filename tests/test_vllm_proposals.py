@@ -10,7 +10,7 @@ import pytest
 from hw_profiles.step_cost import HardwareProfile, Roofline
 from scheduler import make_policy
 from scheduler.plan import PolicyOptions
-from vllm_plugin.proposals import DRAFTED, Drafted, OwnDrafts
+from vllm_plugin.proposals import DRAFTED, OwnDrafts
 
 LONGEST, PASS_S = 5, 0.004
 CHEAP, DEAR = Roofline(read_s=0.02, token_s=1e-5), Roofline(read_s=0.0, token_s=0.01)
@@ -54,13 +54,12 @@ class World:
         places = {id: place for place, id in enumerate(drafts)}
         output = SimpleNamespace(req_id_to_index=places, sampled_token_ids=[*news.values()])
         asks = self.own.asks if self.rests else dict.fromkeys(self.requests, LONGEST)
-        read = 50 * len(asks)
-        drafted = Drafted(max(asks.values(), default=0), sum(asks.values()), read, 0.0)
-        if drafted.tokens and self.rests:
-            setattr(output, DRAFTED, drafted._replace(seconds=PASS_S * drafted.longest))
-            self.now += PASS_S * drafted.longest
+        longest, seconds = max(asks.values(), default=0), 0.0
+        if longest and self.rests:
+            seconds = PASS_S * longest
+            setattr(output, DRAFTED, (longest, sum(asks.values()), 50 * len(asks), seconds))
         self.own.learn(SimpleNamespace(scheduled_spec_decode_tokens=drafts), output)
-        self.now += self.profile.cost.verify_s(rows, 0, len(drafts))
+        self.now += seconds + self.profile.cost.verify_s(rows, 0, len(drafts))
         for id, request in self.requests.items():
             request.num_tokens += len(news[id])
             request.spec_token_ids = [1] * asks.get(id, 0)

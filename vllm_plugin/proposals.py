@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from hw_profiles.drafting_cost import DraftingCostModel
 from hw_profiles.fading import FadingRatio
@@ -32,15 +32,6 @@ WITH_PASSES = (
     "eagle3",
     "mtp",
 )  # others take no time that counts, and draft in every step
-
-
-class Drafted(NamedTuple):
-    """What the drafter did after a step."""
-
-    longest: int  # tokens of the longest draft
-    tokens: int  # of all of them
-    read: int  # tokens of text that it read for them
-    seconds: float
 
 
 @dataclass(eq=False, slots=True)
@@ -146,8 +137,7 @@ class OwnDrafts:
                 seen = text.draft[: 1 + len(step.scheduled_spec_decode_tokens.get(id, ()))]
                 text.estimate.add_verdict(len(seen), common_prefix(seen, news))
                 text.draft = ()
-        drafted: Drafted | None = getattr(output, DRAFTED, None)
-        if drafted is None:
-            return 0.0
-        self._costs.observe(*drafted)
-        return drafted.seconds
+        longest, tokens, read, seconds = getattr(output, DRAFTED, (0, 0, 0, 0.0))
+        if tokens:
+            self._costs.observe(longest, tokens, read, seconds)
+        return float(seconds)

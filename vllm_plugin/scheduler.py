@@ -304,14 +304,14 @@ class _Compiling(StructuredOutputRequest):
         super().__init__(StructuredOutputsParams(json_object=True), grammar, reasoning_ended=True)
 
 
-class AsyncDeviceScheduler(DeviceScheduler, AsyncScheduler):
+class _AsyncDeviceScheduler(DeviceScheduler, AsyncScheduler):
     """Plans a step while the one before it is computed."""
 
 
 def make_scheduler(*args: Any, vllm_config: Any, **kwargs: Any) -> DeviceScheduler:
     """The scheduler for vLLM's configuration; in place of a class."""
     is_async = vllm_config.scheduler_config.async_scheduling
-    kind = AsyncDeviceScheduler if is_async else DeviceScheduler
+    kind = _AsyncDeviceScheduler if is_async else DeviceScheduler
     return kind(*args, vllm_config=vllm_config, **kwargs)
 
 

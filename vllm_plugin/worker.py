@@ -24,7 +24,7 @@ from verify_server.rules.decide import Question, decide
 from verify_server.rules.match import Match
 from vllm_plugin.draft_model import DraftModel, can_rest
 from vllm_plugin.messages import RequestTerms, terms_of
-from vllm_plugin.proposals import ASKS, DRAFTED, WITH_PASSES, Drafted
+from vllm_plugin.proposals import ASKS, DRAFTED, WITH_PASSES
 
 if current_platform.is_cpu():
     from vllm.v1.worker.cpu_worker import CPUWorker as Worker
@@ -62,7 +62,7 @@ class DeviceWorker(Worker):
         self._propose, runner.propose_draft_token_ids = runner.propose_draft_token_ids, self._draft
         self._draft_model: DraftModel | None = None
         self._drafts_plainly = False  # after a fault of ours
-        self._drafted: Drafted | None = None  # after the step under way
+        self._drafted: tuple[int, int, int, float] | None = None  # after the step: see OwnDrafts.learn
 
     def _prepare_inputs(self, scheduler_output: Any, *args: Any) -> Any:
         """The runner lays out a row for each draft token only where it has a `speculative_config`, and only here: in
@@ -89,7 +89,7 @@ class DeviceWorker(Worker):
     # -- vLLM's own drafter -------------------------------------------------------------------------------
 
     def sample_tokens(self, *args: Any) -> Any:
-        """See `Worker`; with what drafting took."""
+        """See `Worker`; the output tells what was drafted."""
         output = super().sample_tokens(*args)
         if self._drafted is not None:
             setattr(output, DRAFTED, self._drafted)
@@ -97,39 +97,36 @@ class DeviceWorker(Worker):
         return output
 
     def _draft(self, step: Any, sampled: Any, metadata: Any, *args: Any) -> Any:
-        """Draft for those that the scheduler names, if it does and the drafter has passes of its own to save."""
+        """Draft for those that the scheduler names, if it names any and the drafter has passes to save."""
         asks, runner = getattr(step, ASKS, None), self.model_runner
         if asks is None or self._drafts_plainly or runner.speculative_config.method not in WITH_PASSES:
             return self._propose(step, sampled, metadata, *args)
         runner._sync_device()
         began = time.perf_counter()
         try:
-            found, drafted = self._drafts_of(asks, step, sampled, metadata, *args)
+            found, counts = self._drafts_of(asks, step, sampled, metadata, *args)
         except Exception:
             logger.exception("OpenSLED: vLLM's drafter drafts for all requests from now on")
             self._drafts_plainly = True
             return self._propose(step, sampled, metadata, *args)
         runner._sync_device()
-        if drafted.tokens:
-            self._drafted = drafted._replace(seconds=time.perf_counter() - began)
+        self._drafted = (*counts, time.perf_counter() - began) if counts[0] else None
         return found
 
     def _drafts_of(
         self, asks: Mapping[str, int], step: Any, sampled: Any, metadata: Any, *args: Any
-    ) -> tuple[Any, Drafted]:
+    ) -> tuple[Any, tuple[int, int, int]]:
         if self._draft_model is None and can_rest(self.model_runner):
             self._draft_model = DraftModel(self.model_runner)
         if self._draft_model is not None and torch.is_tensor(sampled):
             *_, common, _ = args
             self._draft_model.forget(common)
-            return self._draft_model.propose(asks, sampled, metadata, common)
+            return self._draft_model.propose(asks, sampled, metadata, common.block_table_tensor)
         # A head reads states of the target, which are gone after the step: it goes on reading in one short pass.
-        step.num_spec_tokens_to_schedule = min(
-            step.num_spec_tokens_to_schedule, max(asks.values(), default=0)
-        )
-        longest = step.num_spec_tokens_to_schedule
+        longest = min(step.num_spec_tokens_to_schedule, max(asks.values(), default=0))
+        step.num_spec_tokens_to_schedule = longest
         found = self._propose(step, sampled, metadata, *args)
-        return found, Drafted(longest, longest * len(found), 0, 0.0)
+        return found, (longest, longest * len(found), 0)
 
     # -- sampling -----------------------------------------------------------------------------------------
 

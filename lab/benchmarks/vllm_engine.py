@@ -181,7 +181,7 @@ def _started(
 ) -> dict[str, list[Server]]:
     """All servers, one after the other; two of each kind where there are two kinds."""
     found: dict[str, list[Server]] = {name: [] for name in kinds}
-    for name in (*kinds, *reversed(kinds if len(kinds) == 2 else ())):
+    for name in [*kinds, *([*kinds][::-1] if len(kinds) == 2 else [])]:
         say(f"starting {name}")
         with nullcontext() if plan.threads > 1 else pinned(SERVER_CORE):
             found[name].append(stack.enter_context(served(plan, *kinds[name])))
