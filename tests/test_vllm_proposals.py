@@ -10,7 +10,7 @@ import pytest
 from hw_profiles.step_cost import HardwareProfile, Roofline
 from scheduler import make_policy
 from scheduler.plan import PolicyOptions
-from vllm_plugin.proposals import DRAFTED, OwnDrafts
+from vllm_plugin.proposals import DRAFTED, Proposals
 
 LONGEST, PASS_S = 5, 0.004
 CHEAP, DEAR = Roofline(read_s=0.02, token_s=1e-5), Roofline(read_s=0.0, token_s=0.01)
@@ -20,7 +20,7 @@ class World:
     """A server of some users whose drafter is right with a given chance in each place; its clock is made up."""
 
     def __init__(self, method: str, users: int, cost: Roofline, right: float, **sampling: object) -> None:
-        self.own = OwnDrafts(make_policy("goodput", PolicyOptions(1.0)), method, LONGEST, cost)
+        self.own = Proposals(make_policy("goodput", PolicyOptions(1.0)), method, LONGEST, cost)
         self.profile, self.now, self.draw = HardwareProfile(512, cost), 100.0, random.Random(1)
         self.rests, self.right = method == "draft_model", right
         params = SimpleNamespace(**{"seed": None, "temperature": 0.0, **sampling})

@@ -7,7 +7,7 @@ acceptance is learned here. Knows vLLM's requests by their counts of tokens only
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from hw_profiles.drafting_cost import DraftingCostModel
@@ -16,7 +16,7 @@ from hw_profiles.step_cost import DraftingCost, HardwareProfile, StepCost
 from opensled.core.protocol import common_prefix
 from scheduler.estimates import DeviceBook, DraftEstimate, Forecast
 from scheduler.plan import NO_OFFER, OfferView, SchedulingPolicy, SessionView, Snapshot
-from verify_server.round.draft_stage import GUESS, READS
+from verify_server.round.draft_stage import GUESS
 from verify_server.round.server_source import PRIOR, SHARE
 
 LOOK_S = (
@@ -34,17 +34,17 @@ WITH_PASSES = (
 )  # others take no time that counts, and draft in every step
 
 
-@dataclass(eq=False, slots=True)
 class _Text:
     """What a request writes."""
 
-    request: Any  # vLLM's
-    number: int  # in the policy's snapshots
-    estimate: DraftEstimate
-    share: FadingRatio  # tokens that the drafter proposes / tokens that it is asked for
-    asked: int = 0  # tokens, after the step under way
-    read: int = 0  # tokens of it that a draft model has read
-    draft: Sequence[int] = ()  # of which the step under way verifies a part
+    def __init__(self, request: Any, number: int, estimate: DraftEstimate) -> None:
+        """`number`: in the policy's snapshots."""
+        self.request, self.number, self.estimate = request, number, estimate
+        # Tokens that the drafter proposes / tokens that it is asked for
+        self.share = FadingRatio(SHARE, PRIOR * estimate.device.offered.ratio, PRIOR)
+        self.asked = 0  # tokens, after the step under way
+        self.read = 0  # tokens of it that a draft model has read
+        self.draft: Sequence[int] = ()  # of which the step under way verifies a part
 
     @property
     def is_seeded(self) -> bool:
@@ -74,7 +74,13 @@ class _Text:
         )
 
 
-class OwnDrafts:
+def _first_cost(cost: StepCost) -> DraftingCost:
+    """Of a drafter whose passes take a share of the target's; a target's prompts take less than as many steps."""
+    one_s, some = cost.verify_s(1, 0, 1), 64
+    return DraftingCost(GUESS * one_s, 0.0, GUESS * (cost.verify_s(1 + some, 0, 1) - one_s) / some)
+
+
+class Proposals:
     """The drafter's requests, and what the policy decides about them."""
 
     def __init__(self, policy: SchedulingPolicy, method: str, longest: int, cost: StepCost) -> None:
@@ -84,9 +90,7 @@ class OwnDrafts:
         ] = {}  # tokens that the drafter is asked for after the step under way, by request
         self._policy, self._longest = policy, longest
         self._rests, self._reads = method in WITH_PASSES, method == "draft_model"
-        pass_s = GUESS * cost.verify_s(1, 0, 1)
-        guess = DraftingCost(pass_s, 0.0, pass_s / READS * self._reads) if self._rests else DraftingCost()
-        self._costs = DraftingCostModel(guess)
+        self._costs = DraftingCostModel(_first_cost(cost) if self._rests else DraftingCost())
         self._estimates = DeviceBook(Forecast(delay_s=0.0, draft_s=0.0, jitter_s=0.0))
         self._texts: dict[str, _Text] = {}
         self._numbers, self._looked = 0, 0.0
@@ -95,9 +99,7 @@ class OwnDrafts:
     def add(self, request: Any) -> None:
         """A request has come."""
         self._numbers += 1
-        estimate = self._estimates.of("", "vLLM")
-        share = FadingRatio(SHARE, PRIOR * estimate.device.offered.ratio, PRIOR)
-        self._texts[request.request_id] = _Text(request, self._numbers, estimate, share)
+        self._texts[request.request_id] = _Text(request, self._numbers, self._estimates.of("", "vLLM"))
 
     def remove(self, request_id: str) -> None:
         """A request is over."""

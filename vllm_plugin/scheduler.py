@@ -32,7 +32,7 @@ from scheduler.plan import PolicyOptions, Slice
 from vllm_plugin.devices import Device, Fleet, is_decoding
 from vllm_plugin.messages import ADVICE, LOAD, TICK, encode, terms_of
 from vllm_plugin.option import settings_of
-from vllm_plugin.proposals import ASKS, OwnDrafts
+from vllm_plugin.proposals import ASKS, Proposals
 from vllm_plugin.text import Grammars, mask_rows
 
 logger = init_logger("vllm.opensled")
@@ -48,7 +48,7 @@ class DeviceScheduler(Scheduler):
         settings = settings_of(self.vllm_config)
         policy = make_policy(settings["policy"], PolicyOptions(settings["draft_wait"]))
         self.fleet = Fleet(policy, self.max_num_scheduled_tokens)
-        self.own: OwnDrafts | None = (
+        self.own: Proposals | None = (
             None  # None = vLLM's drafter, if there is one, drafts as it does by itself
         )
         # Engines in parallel enter each pass of a drafter together.
@@ -58,7 +58,7 @@ class DeviceScheduler(Scheduler):
             and self.parallel_config.data_parallel_size == 1
         ):
             method = self.vllm_config.speculative_config.method
-            self.own = OwnDrafts(policy, method, self.num_spec_tokens, self.fleet.costs.cost)
+            self.own = Proposals(policy, method, self.num_spec_tokens, self.fleet.costs.cost)
         self.broken = False  # by a fault of ours: there are no drafts any more
         self._planned: dict[str, Slice] | None = None  # for the next step, if that was looked at already
         self._alarm = _Alarm()

@@ -62,7 +62,7 @@ class DeviceWorker(Worker):
         self._propose, runner.propose_draft_token_ids = runner.propose_draft_token_ids, self._draft
         self._draft_model: DraftModel | None = None
         self._drafts_plainly = False  # after a fault of ours
-        self._drafted: tuple[int, int, int, float] | None = None  # after the step: see OwnDrafts.learn
+        self._drafted: tuple[int, int, int, float] | None = None  # after the step: see Proposals.learn
 
     def _prepare_inputs(self, scheduler_output: Any, *args: Any) -> Any:
         """The runner lays out a row for each draft token only where it has a `speculative_config`, and only here: in
@@ -101,7 +101,8 @@ class DeviceWorker(Worker):
         asks, runner = getattr(step, ASKS, None), self.model_runner
         if asks is None or self._drafts_plainly or runner.speculative_config.method not in WITH_PASSES:
             return self._propose(step, sampled, metadata, *args)
-        runner._sync_device()
+        if asks:
+            runner._sync_device()  # drafting alone is timed
         began = time.perf_counter()
         try:
             found, counts = self._drafts_of(asks, step, sampled, metadata, *args)
@@ -109,8 +110,9 @@ class DeviceWorker(Worker):
             logger.exception("OpenSLED: vLLM's drafter drafts for all requests from now on")
             self._drafts_plainly = True
             return self._propose(step, sampled, metadata, *args)
-        runner._sync_device()
-        self._drafted = (*counts, time.perf_counter() - began) if counts[0] else None
+        if counts[0]:
+            runner._sync_device()
+            self._drafted = (*counts, time.perf_counter() - began)
         return found
 
     def _drafts_of(

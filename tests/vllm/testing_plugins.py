@@ -24,7 +24,7 @@ PARTS = {  # of the plug-in, by its process: the module, and the function that f
     "worker": {"decide": ("worker", "decide"), "check": ("worker", "DeviceWorker._check")},
 }
 WITH_DRAFTER = {  # parts that run beside a drafter of vLLM's
-    "engine": {"proposals": ("proposals", "OwnDrafts.plan")},
+    "engine": {"proposals": ("proposals", "Proposals.plan")},
     "worker": {"draft": ("draft_model", "DraftModel.propose")},
 }
 
@@ -112,7 +112,7 @@ def _without_streams() -> None:
 def rests() -> None:
     """vLLM's drafter drafts for a text at 8 of 32 lengths if its limit is odd, always if it is even; a file has all
     drafts by limit and length."""
-    from vllm_plugin.proposals import OwnDrafts
+    from vllm_plugin.proposals import Proposals
 
     def plan(self: Any, deciding: Any, profile: Any, now: float) -> None:
         self.asks = {}
@@ -123,7 +123,7 @@ def rests() -> None:
                 if not most % 2 or length % 32 < 8:
                     self.asks[id] = 3
 
-    OwnDrafts.plan = plan  # type: ignore[method-assign]
+    Proposals.plan = plan  # type: ignore[method-assign]
 
 
 def faults() -> None:
