@@ -256,7 +256,7 @@ class Fleet:
         return {each.request.request_id: chosen[each.number] for each in devices if each.number in chosen}
 
     def profile(self, load: tuple[int, int, int], sessions: int) -> HardwareProfile:
-        """Of a step that decides so many sessions beside the `load`: tokens, KV positions, requests."""
+        """The room and costs of a step that decides so many sessions beside the `load` (see `plan`)."""
         cost = _Beside(self.costs.cost, *load) if load[0] else self.costs.cost
         return HardwareProfile(max(sessions, self.max_step_tokens - load[0]), cost)
 

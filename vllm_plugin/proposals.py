@@ -19,23 +19,16 @@ from scheduler.plan import NO_OFFER, OfferView, SchedulingPolicy, SessionView, S
 from verify_server.round.draft_stage import GUESS
 from verify_server.round.server_source import PRIOR, SHARE
 
-LOOK_S = (
-    0.05  # chosen: between two questions to the policy while nobody drafts, in the worst case late by as much
-)
-ASKS, DRAFTED = (
-    "opensled_asks",
-    "opensled_drafted",
-)  # beside vLLM's own in a step, and in what the worker returns
-WITH_PASSES = (
-    "draft_model",
-    "eagle",
-    "eagle3",
-    "mtp",
-)  # others take no time that counts, and draft in every step
+# Chosen: seconds between two questions to the policy while nobody drafts, in the worst case late by as much
+LOOK_S = 0.05
+# Beside vLLM's own in a step, and in what the worker returns
+ASKS, DRAFTED = "opensled_asks", "opensled_drafted"
+# Drafters whose passes take time; the others draft in every step
+WITH_PASSES = ("draft_model", "eagle", "eagle3", "mtp")
 
 
 class _Text:
-    """What a request writes."""
+    """The text of a request, and the drafts for it."""
 
     def __init__(self, request: Any, number: int, estimate: DraftEstimate) -> None:
         """`number`: in the policy's snapshots."""
@@ -56,7 +49,8 @@ class _Text:
         """Take the draft that vLLM has put down."""
         self.draft = tuple(self.request.spec_token_ids)
         if self.asked:
-            self.share.add(min(len(self.draft), self.asked), self.asked)
+            for share in (self.share, self.estimate.device.offered):
+                share.add(min(len(self.draft), self.asked), self.asked)
             self.read = self.request.num_tokens if self.draft else self.read
 
     def view(self, longest: int, reads: bool, now: float) -> SessionView:
@@ -75,7 +69,7 @@ class _Text:
 
 
 def _first_cost(cost: StepCost) -> DraftingCost:
-    """Of a drafter whose passes take a share of the target's; a target's prompts take less than as many steps."""
+    """The cost of a drafter whose passes, and rows of a prompt, take a share of the target's."""
     one_s, some = cost.verify_s(1, 0, 1), 64
     return DraftingCost(GUESS * one_s, 0.0, GUESS * (cost.verify_s(1 + some, 0, 1) - one_s) / some)
 

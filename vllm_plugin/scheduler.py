@@ -48,17 +48,12 @@ class DeviceScheduler(Scheduler):
         settings = settings_of(self.vllm_config)
         policy = make_policy(settings["policy"], PolicyOptions(settings["draft_wait"]))
         self.fleet = Fleet(policy, self.max_num_scheduled_tokens)
-        self.own: Proposals | None = (
-            None  # None = vLLM's drafter, if there is one, drafts as it does by itself
-        )
+        # None = vLLM's drafter, if there is one, drafts as it does by itself
+        self.own: Proposals | None = None
+        drafter, is_alone = self.vllm_config.speculative_config, self.parallel_config.data_parallel_size == 1
         # Engines in parallel enter each pass of a drafter together.
-        if (
-            self.num_spec_tokens
-            and settings["policy"] == "goodput"
-            and self.parallel_config.data_parallel_size == 1
-        ):
-            method = self.vllm_config.speculative_config.method
-            self.own = Proposals(policy, method, self.num_spec_tokens, self.fleet.costs.cost)
+        if drafter is not None and is_alone and settings["policy"] == "goodput":
+            self.own = Proposals(policy, drafter.method, self.num_spec_tokens, self.fleet.costs.cost)
         self.broken = False  # by a fault of ours: there are no drafts any more
         self._planned: dict[str, Slice] | None = None  # for the next step, if that was looked at already
         self._alarm = _Alarm()
