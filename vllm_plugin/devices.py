@@ -112,7 +112,7 @@ class Device:
     @property
     def takes_proposals(self) -> bool:
         """Whether vLLM's drafter, if there is one, drafts for it: its device rests."""
-        return not self.draft and self.grammar is None
+        return not (self.draft or self.grammar or self.terms.trial)
 
     def mask(self, draft: Sequence[int]) -> bool:
         """Find the masks of the rows of a guided answer, if it is one. False: they are not known yet."""
