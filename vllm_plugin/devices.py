@@ -21,10 +21,10 @@ from scheduler.estimates import OF_DEVICE
 from scheduler.plan import SchedulingPolicy, SessionView, Slice, Snapshot
 from verify_server.text.guide import Constraint, GrammarRebuilt
 from vllm_plugin.messages import Advice, News, RequestTerms, encode, read_tick
+from vllm_plugin.proposals import LOOK_S
 
 log = logging.getLogger("vllm.opensled")
 
-LOOK_S = 0.05  # chosen: between two questions to the policy while no device drafts, in the worst case late by as much
 # Chosen: steps between two that wait for drafts which forecasts call late, least and most: 3 % of the time
 TRY_EVERY = 16, 256
 
@@ -108,6 +108,11 @@ class Device:
     def just_decodes(self) -> bool:
         """Whether each step decides one token of it, until the policy asks its device for drafts."""
         return self.view.server_drives and not (self.draft or self.view.paused or self.view.absent)
+
+    @property
+    def takes_proposals(self) -> bool:
+        """Whether vLLM's drafter, if there is one, drafts for it: its device rests."""
+        return not (self.draft or self.grammar or self.terms.trial)
 
     def mask(self, draft: Sequence[int]) -> bool:
         """Find the masks of the rows of a guided answer, if it is one. False: they are not known yet."""
@@ -238,7 +243,7 @@ class Fleet:
 
     def plan(self, load: tuple[int, int, int], now: float) -> dict[str, Slice]:
         """Choose the sessions of the next step, by request. `load`: tokens, KV positions, requests of all others."""
-        devices = [device for device in self.devices.values() if _decodes(device.request)]
+        devices = [device for device in self.devices.values() if is_decoding(device.request)]
         candidates = [device for device in devices if not device.terms.trial]
         if now < self._looked + LOOK_S and all(each.just_decodes for each in candidates):
             self.wake_at, chosen = inf, {each.number: Slice(each.number, 1, True) for each in candidates}
@@ -249,6 +254,11 @@ class Fleet:
             if trial.terms.trial and trial.heard:
                 chosen[trial.number] = Slice(trial.number, 1 + len(trial.draft), True)
         return {each.request.request_id: chosen[each.number] for each in devices if each.number in chosen}
+
+    def profile(self, load: tuple[int, int, int], sessions: int) -> HardwareProfile:
+        """The room and costs of a step that decides so many sessions beside the `load` (see `plan`)."""
+        cost = _Beside(self.costs.cost, *load) if load[0] else self.costs.cost
+        return HardwareProfile(max(sessions, self.max_step_tokens - load[0]), cost)
 
     def _gather(self, candidates: Sequence[Device], chosen: dict[int, Slice], now: float) -> dict[int, Slice]:
         """The chosen ones, or nothing yet if the step waits for others."""
@@ -267,10 +277,8 @@ class Fleet:
     def _ask(self, candidates: Sequence[Device], load: tuple[int, int, int], now: float) -> dict[int, Slice]:
         """The slices of those that the policy chooses, by number; they get its advice."""
         self._looked = now
-        cost = _Beside(self.costs.cost, *load) if load[0] else self.costs.cost
-        room = max(len(candidates), self.max_step_tokens - load[0])
         snapshot = Snapshot(tuple([device.view for device in candidates]), self._memory)
-        found = self.policy.plan(snapshot, HardwareProfile(room, cost), now)
+        found = self.policy.plan(snapshot, self.profile(load, len(candidates)), now)
         self._memory = found.memory
         self.wake_at = found.wake_at
         chosen = {piece.session: piece for piece in found.slices if piece.decide}
@@ -304,6 +312,6 @@ class Fleet:
             self._waiting.pop(front).set_result(encode(self._mail.pop(front)))
 
 
-def _decodes(request: Any) -> bool:
+def is_decoding(request: Any) -> bool:
     """Whether the request is past its prompt."""
     return not request.is_prefill_chunk and request.num_output_tokens + request.num_output_placeholders > 0

@@ -14,7 +14,6 @@ LONGEST = 128  # draft tokens of a sequence in one step; vLLM verifies no more
 NGRAM = {"prompt_lookup_min": 2, "prompt_lookup_max": 4}  # tokens that must repeat before it proposes
 # Each answer has a tree of its own: one of all answers would draft a tenant's text for another one, who sees the pace.
 SUFFIX = {"suffix_decoding_max_cached_requests": 0}
-IN_ONE_PASS = ("suffix", "dflash")  # those that propose as many tokens as they are set up for, and no fewer
 WITH_MODEL = ("draft_model", "eagle3", "dflash")  # those that need a model of their own
 TUNED: Mapping[str, Mapping[str, int]] = {"ngram": NGRAM, "suffix": SUFFIX}
 NAMES = ("ngram", "suffix", "mtp", *WITH_MODEL)

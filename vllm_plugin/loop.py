@@ -49,7 +49,7 @@ LOAD_S = 0.5  # seconds between two looks at its load; chosen: as often as repli
 LOST = "the target model failed on this step; the server's log says why"
 
 
-class VllmMemory(TargetMemory):
+class _VllmMemory(TargetMemory):
     """KV that vLLM keeps: where there is none it preempts, so that no sequence is refused for it."""
 
     left = ENDLESS  # tokens that no request of vLLM held lately
@@ -67,7 +67,7 @@ class VllmTarget(Target):
     """Facts of a target whose steps are vLLM's own; it plans and computes them."""
 
     def __init__(self, facts: EngineInfo) -> None:
-        self.facts, self.memory = facts, VllmMemory()
+        self.facts, self.memory = facts, _VllmMemory()
 
     def step(self, work: Sequence[Any]) -> NoReturn:
         """See `Target`."""
@@ -287,7 +287,7 @@ class VllmLoop(VerifyLoop):
     async def _take_load(self) -> None:
         """For admission, metrics, and a cluster's choice among replicas."""
         machine, memory = self.machine, self.machine.target.memory
-        assert isinstance(memory, VllmMemory)
+        assert isinstance(memory, _VllmMemory)
         while True:
             try:
                 memory.left, cost = read_load(await self._core.call_utility_async(LOAD))

@@ -29,9 +29,10 @@ from vllm.v1.structured_output.request import StructuredOutputRequest
 from hw_profiles.learned import LearnedCost
 from scheduler import make_policy
 from scheduler.plan import PolicyOptions, Slice
-from vllm_plugin.devices import Device, Fleet
+from vllm_plugin.devices import Device, Fleet, is_decoding
 from vllm_plugin.messages import ADVICE, LOAD, TICK, encode, terms_of
 from vllm_plugin.option import settings_of
+from vllm_plugin.proposals import ASKS, Proposals
 from vllm_plugin.text import Grammars, mask_rows
 
 logger = init_logger("vllm.opensled")
@@ -47,6 +48,12 @@ class DeviceScheduler(Scheduler):
         settings = settings_of(self.vllm_config)
         policy = make_policy(settings["policy"], PolicyOptions(settings["draft_wait"]))
         self.fleet = Fleet(policy, self.max_num_scheduled_tokens)
+        # None = vLLM's drafter, if there is one, drafts as it does by itself
+        self.own: Proposals | None = None
+        drafter, is_alone = self.vllm_config.speculative_config, self.parallel_config.data_parallel_size == 1
+        # Engines in parallel enter each pass of a drafter together.
+        if drafter is not None and is_alone and settings["policy"] == "goodput":
+            self.own = Proposals(policy, drafter.method, self.num_spec_tokens, self.fleet.costs.cost)
         self.broken = False  # by a fault of ours: there are no drafts any more
         self._planned: dict[str, Slice] | None = None  # for the next step, if that was looked at already
         self._alarm = _Alarm()
@@ -66,10 +73,14 @@ class DeviceScheduler(Scheduler):
                 device.grammar = self._grammars.start(terms.guide, ids[:start], ids[start:])
                 request.structured_output_request = _Compiling(device.grammar)
                 request.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
+        if self.own is not None:
+            self.own.add(request)
         super().add_request(request)
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
         self.fleet.remove(request.request_id)
+        if self.own is not None:
+            self.own.remove(request.request_id)
         self._planned = None
         return super()._free_request(request, *args, **kwargs)
 
@@ -108,10 +119,29 @@ class DeviceScheduler(Scheduler):
         """See `Scheduler`."""
         if self.fleet.devices:
             self._contained("schedule", self._place_drafts)
+        if self.own is not None:
+            self._contained("proposals", self._cut_proposals)
         step = super().schedule(*args, **kwargs)
-        if self.fleet.devices:
+        if self.own is not None:
+            setattr(step, ASKS, self.own.asks)
+        if self.fleet.devices or self.own is not None:
             self._contained("count", lambda: self._count(step))
         return step
+
+    def _cut_proposals(self) -> None:
+        """Leave of the proposals of vLLM's drafter what pays, beside the drafts of devices."""
+        devices, deciding, others = self.fleet.devices, dict[str, Request](), list[Request]()
+        for request in self.running:
+            id = request.request_id
+            if is_decoding(request) and request.next_decode_eligible_step <= self.current_step + 1:
+                if id not in devices or devices[id].takes_proposals:
+                    deciding[id] = request
+                else:
+                    others.append(request)
+        tokens = sum([1 + len(request.spec_token_ids) for request in others])
+        load = tokens, sum([request.num_tokens for request in others]), len(others)
+        assert self.own is not None
+        self.own.plan(deciding, self.fleet.profile(load, len(deciding)), time.monotonic())
 
     def _plan(self) -> None:
         if self._planned is not None and time.monotonic() < self.fleet.wake_at:
@@ -153,8 +183,8 @@ class DeviceScheduler(Scheduler):
         # vLLM's drafter, if there is one, sets the size of its buffers.
         most = self.num_spec_tokens or len(draft)
         draft = list(draft[:most] if piece.draft is None else draft[: min(most, piece.draft)])
-        if not draft and self.num_spec_tokens and device.grammar is None:
-            draft = request.spec_token_ids  # vLLM's drafter drafts where the device rests
+        if self.num_spec_tokens and device.takes_proposals:
+            draft = request.spec_token_ids
         if not device.mask(draft):
             self._hold(request)
             return
@@ -205,12 +235,15 @@ class DeviceScheduler(Scheduler):
     def update_from_output(self, step: Any, output: Any) -> Any:
         """See `Scheduler`."""
         found, begun = super().update_from_output(step, output), self._begun.pop(id(step), None)
-        if self.fleet.devices and not self.broken:
-            self._contained("update", lambda: self._commit(step, found, begun))
+        if (self.fleet.devices or self.own is not None) and not self.broken:
+            self._contained("update", lambda: self._commit(step, output, found, begun))
         return found
 
-    def _commit(self, step: Any, outputs: dict[int, EngineCoreOutputs], begun: _Begun | None) -> None:
+    def _commit(
+        self, step: Any, output: Any, outputs: dict[int, EngineCoreOutputs], begun: _Begun | None
+    ) -> None:
         now, drafted = time.monotonic(), step.scheduled_spec_decode_tokens
+        drafting_s = self.own.learn(step, output) if self.own is not None else 0.0
         for id in step.num_scheduled_tokens:
             device = self.fleet.devices.get(id)
             if device is None:
@@ -222,7 +255,7 @@ class DeviceScheduler(Scheduler):
                 self._end(device.request, outputs)  # the worker could not decide its rows
         started, tokens, contexts, requests = begun or (now, 0, 0, 0)
         if tokens:
-            self.fleet.costs.observe(tokens, contexts, requests, now - max(started, self._ended))
+            self.fleet.costs.observe(tokens, contexts, requests, now - max(started, self._ended) - drafting_s)
         self._ended, self._planned = now, None
 
     def _end(self, request: Request, outputs: dict[int, EngineCoreOutputs]) -> None:
@@ -240,7 +273,7 @@ class DeviceScheduler(Scheduler):
                 return
             except Exception:
                 logger.exception("OpenSLED: a fault in %s; vLLM serves on, without drafts", part)
-                self.broken, self._planned = True, None
+                self.broken, self._planned, self.own = True, None, None
                 with suppress(Exception):
                     self.fleet.rest()
         for device in self.fleet.devices.values():
@@ -266,14 +299,14 @@ class _Compiling(StructuredOutputRequest):
         super().__init__(StructuredOutputsParams(json_object=True), grammar, reasoning_ended=True)
 
 
-class AsyncDeviceScheduler(DeviceScheduler, AsyncScheduler):
+class _AsyncDeviceScheduler(DeviceScheduler, AsyncScheduler):
     """Plans a step while the one before it is computed."""
 
 
 def make_scheduler(*args: Any, vllm_config: Any, **kwargs: Any) -> DeviceScheduler:
     """The scheduler for vLLM's configuration; in place of a class."""
     is_async = vllm_config.scheduler_config.async_scheduling
-    kind = AsyncDeviceScheduler if is_async else DeviceScheduler
+    kind = _AsyncDeviceScheduler if is_async else DeviceScheduler
     return kind(*args, vllm_config=vllm_config, **kwargs)
 
 

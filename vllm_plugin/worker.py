@@ -6,6 +6,7 @@ several processes compute a model together, each of them has all logits and deci
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,7 +22,9 @@ from verify_server.engine.torch.torch_scores import TorchScores
 from verify_server.rules.base import AcceptanceResult, DraftCheck, decided_ids
 from verify_server.rules.decide import Question, decide
 from verify_server.rules.match import Match
+from vllm_plugin.draft_model import DraftModel, can_rest
 from vllm_plugin.messages import RequestTerms, terms_of
+from vllm_plugin.proposals import ASKS, DRAFTED, WITH_PASSES
 
 if current_platform.is_cpu():
     from vllm.v1.worker.cpu_worker import CPUWorker as Worker
@@ -56,6 +59,10 @@ class DeviceWorker(Worker):
         self._plain, runner._sample = runner._sample, self._sample
         self._lay_out, runner._prepare_inputs = runner._prepare_inputs, self._prepare_inputs
         self._keep, runner._bookkeeping_sync = runner._bookkeeping_sync, self._bookkeeping_sync
+        self._propose, runner.propose_draft_token_ids = runner.propose_draft_token_ids, self._draft
+        self._draft_model: DraftModel | None = None
+        self._drafts_plainly = False  # after a fault of ours
+        self._drafted: tuple[int, int, int, float] | None = None  # after the step: see Proposals.learn
 
     def _prepare_inputs(self, scheduler_output: Any, *args: Any) -> Any:
         """The runner lays out a row for each draft token only where it has a `speculative_config`, and only here: in
@@ -78,6 +85,50 @@ class DeviceWorker(Worker):
         if runner.use_async_scheduling and tokens.shape[-1] > 1 and runner.speculative_config is None:
             runner.input_batch.prev_sampled_token_ids = tokens[:, :1].contiguous()
         return self._keep(scheduler_output, sampler_output, *args)
+
+    # -- vLLM's own drafter -------------------------------------------------------------------------------
+
+    def sample_tokens(self, *args: Any) -> Any:
+        """See `Worker`; the output tells what was drafted."""
+        output = super().sample_tokens(*args)
+        if self._drafted is not None:
+            setattr(output, DRAFTED, self._drafted)
+            self._drafted = None
+        return output
+
+    def _draft(self, step: Any, sampled: Any, metadata: Any, *args: Any) -> Any:
+        """Draft for those that the scheduler names, if it names any and the drafter has passes to save."""
+        asks, runner = getattr(step, ASKS, None), self.model_runner
+        if asks is None or self._drafts_plainly or runner.speculative_config.method not in WITH_PASSES:
+            return self._propose(step, sampled, metadata, *args)
+        if asks:
+            runner._sync_device()  # drafting alone is timed
+        began = time.perf_counter()
+        try:
+            found, counts = self._drafts_of(asks, step, sampled, metadata, *args)
+        except Exception:
+            logger.exception("OpenSLED: vLLM's drafter drafts for all requests from now on")
+            self._drafts_plainly = True
+            return self._propose(step, sampled, metadata, *args)
+        if counts[0]:
+            runner._sync_device()
+            self._drafted = (*counts, time.perf_counter() - began)
+        return found
+
+    def _drafts_of(
+        self, asks: Mapping[str, int], step: Any, sampled: Any, metadata: Any, *args: Any
+    ) -> tuple[Any, tuple[int, int, int]]:
+        if self._draft_model is None and can_rest(self.model_runner):
+            self._draft_model = DraftModel(self.model_runner)
+        if self._draft_model is not None and torch.is_tensor(sampled):
+            *_, common, _ = args
+            self._draft_model.forget(common)
+            return self._draft_model.propose(asks, sampled, metadata, common.block_table_tensor)
+        # A head reads states of the target, which are gone after the step: it goes on reading in one short pass.
+        longest = min(step.num_spec_tokens_to_schedule, max(asks.values(), default=0))
+        step.num_spec_tokens_to_schedule = longest
+        found = self._propose(step, sampled, metadata, *args)
+        return found, (longest, longest * len(found), 0)
 
     # -- sampling -----------------------------------------------------------------------------------------
 

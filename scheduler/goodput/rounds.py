@@ -75,7 +75,7 @@ class RoundTable:
             offers = [(*one.servers, *[NO_OFFER] * drafters)[drafter] for one in sessions]
             rows = slice(ALONE + drafter * OF_DRAFTER, ALONE + (drafter + 1) * OF_DRAFTER)
             self._add_server(rows, by_server[rows], offers, chances, costs[drafter], sessions)
-        self.allowed = ((self.device > 0) == (by_device > 0)) & (self.own == by_server)
+        self.allowed = ((self.device > 0) == (by_device > 0)) & ((self.own > 0) == (by_server > 0))
         self.positions = 1 + self.device + self.drafted
         self.contexts = np.array([one.context for one in sessions], float)
         self.paces = np.array([one.pace for one in sessions], float)
@@ -93,7 +93,8 @@ class RoundTable:
     ) -> None:
         """Add the tokens and the time of one drafter's drafts, in addition to those of the device if both draft."""
         forecasts = [one.forecast or NO_FORECAST for one in offers]
-        own = self.own[rows] = np.where([one.forecast is not None for one in offers], asked, 0)
+        longest = np.array([one.longest if one.forecast else 0 for one in offers])
+        own = self.own[rows] = np.minimum(asked, longest)
         offered = np.array([one.share for one in offers])
         apart = np.array([one.apart for one in forecasts])
         added = tokens_beside((*_columns(forecasts, CHANCES),), (*device,), own, self.device[rows])

@@ -69,7 +69,7 @@ def test_the_figure_compares_with_vllm_as_it_comes() -> None:
     same = {"mean": 0.97, "low": 0.97, "high": 0.97}
     assert vllm_engine.interval(grouped[OURS, 8], grouped[STOCK, 8]) == same
     told = vllm_engine.summary([turn(EIGHT, 8, 0, 100.0, drafted=10, accepted=6)])
-    assert (told["tokens a step"], told["of devices' draft tokens, accepted"]) == (2.0, 0.6)
+    assert (told["tokens a step"], told["of draft tokens, accepted"]) == (2.0, 0.6)
     assert told["CPU of the server, us a step"] == 3906
     page = "\n".join(vllm_engine.lines(TURNS))
     assert f"| 8 | {OURS} | 101.8 | 0.970 | 0.970 to 0.970 |" in page
@@ -81,6 +81,9 @@ def test_users_and_devices_have_numbers_of_their_own() -> None:
         4: [STOCK, SIX, EIGHT],
         8: [STOCK, OURS],
     }
+    own = vllm_engine.speculating("ngram", "tiny")
+    assert [*own] == [f"{STOCK}, ngram", f"{OURS}, ngram"]
+    assert vllm_engine.contenders([1, 64], [1], [*own]) == {users: [STOCK, *own] for users in (1, 64)}
 
 
 def test_the_figures_of_vllm_are_read() -> None:

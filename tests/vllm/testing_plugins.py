@@ -1,4 +1,4 @@
-"""General plug-ins of vLLM for tests: asynchronous scheduling on a processor, and faults on purpose.
+"""General plug-ins of vLLM for tests: asynchronous scheduling on a processor, a drafter that rests, faults on purpose.
 
 `installed(folder)` makes the folder that names them; it goes to PYTHONPATH, and their names to VLLM_PLUGINS.
 """
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 FAULT = "OPENSLED_TEST_FAULT"  # names the file that names the part which is to fail once
+DRAFTS = ".drafts"  # end of the name of the file beside it, with the drafts of vLLM's drafter
 PARTS = {  # of the plug-in, by its process: the module, and the function that fails
     "engine": {
         "news": ("devices", "Fleet.hear"),
@@ -22,6 +23,10 @@ PARTS = {  # of the plug-in, by its process: the module, and the function that f
     },
     "worker": {"decide": ("worker", "decide"), "check": ("worker", "DeviceWorker._check")},
 }
+WITH_DRAFTER = {  # parts that run beside a drafter of vLLM's
+    "engine": {"proposals": ("proposals", "Proposals.plan")},
+    "worker": {"draft": ("draft_model", "DraftModel.propose")},
+}
 
 
 def installed(folder: Path) -> Path:
@@ -29,7 +34,7 @@ def installed(folder: Path) -> Path:
     place = folder / "opensled_testing-0.1.dist-info"
     place.mkdir(parents=True)
     (place / "METADATA").write_text("Metadata-Version: 2.1\nName: opensled-testing\nVersion: 0.1\n")
-    names = "".join(f"testing_{each} = {__name__}:{each}\n" for each in ("asynchronous", "faults"))
+    names = "".join(f"testing_{each} = {__name__}:{each}\n" for each in ("asynchronous", "rests", "faults"))
     (place / "entry_points.txt").write_text(f"[vllm.general_plugins]\n{names}")
     return folder
 
@@ -104,6 +109,23 @@ def _without_streams() -> None:
     gpu_model_runner.AsyncGPUModelRunnerOutput = made
 
 
+def rests() -> None:
+    """vLLM's drafter drafts for a text at 8 of 32 lengths if its limit is odd, always if it is even; a file has all
+    drafts by limit and length."""
+    from vllm_plugin.proposals import Proposals
+
+    def plan(self: Any, deciding: Any, profile: Any, now: float) -> None:
+        self.asks = {}
+        with Path(os.environ[FAULT] + DRAFTS).open("a") as file:
+            for id, request in deciding.items():
+                most, length = request.max_tokens, request.num_tokens
+                file.write(f"{most}, {length}, {request.spec_token_ids}\n")
+                if not most % 2 or length % 32 < 8:
+                    self.asks[id] = 3
+
+    Proposals.plan = plan  # type: ignore[method-assign]
+
+
 def faults() -> None:
     """Each part fails once when the file FAULT names it; a session that begins then mends what an earlier one broke."""
     from vllm.config import SchedulerConfig
@@ -125,7 +147,7 @@ def faults() -> None:
 
 
 def _fail(process: str) -> None:
-    for part, (module, name) in PARTS[process].items():
+    for part, (module, name) in {**PARTS[process], **WITH_DRAFTER[process]}.items():
         owner: Any = importlib.import_module(f"vllm_plugin.{module}")
         *path, last = name.split(".")
         for each in path:
