@@ -10,7 +10,7 @@ from typing import Any
 
 from hw_profiles import catalog
 from hw_profiles.detect import Board, detect
-from hw_profiles.profiles import DeviceProfile, DraftSpeed, MeasuredDraft, Quantity
+from hw_profiles.profiles import DeviceProfile, DraftSpeed, Quantity
 from opensled.core.errors import UsageError
 from opensled.core.files import write_whole
 
@@ -33,17 +33,6 @@ def own_profile() -> DeviceProfile | None:
         return None
     profile, board = catalog.device(THIS_MACHINE), detect()
     return profile if (profile.name, profile.cores) == (board.name, board.cores) else None
-
-
-def measured_draft(drafter: str, model: str) -> MeasuredDraft | None:
-    """What was measured of one draft model; raises UsageError like `own_profile`."""
-    profile = own_profile()
-    return profile.calibrated.get(key_of(drafter, model)) if profile else None
-
-
-def key_of(drafter: str, model: str) -> str:
-    """The name under which a draft model's measurement is kept."""
-    return f"{drafter}:{model}"
 
 
 def size_of(model: str) -> str:
@@ -84,7 +73,7 @@ def toml(profile: DeviceProfile) -> Iterator[str]:
         value = getattr(profile, item.name)
         if item.name != "id" and value is not None and not isinstance(value, Mapping):
             yield f"{item.name} = {_value(value)}"
-    for kind in ("drafts", "calibrated", "servers"):
+    for kind in ("drafts", "servers"):
         for name, entry in getattr(profile, kind).items():
             yield f"\n[{kind}.{json.dumps(name)}]"
             yield from (f"{key} = {_value(value)}" for key, value in _entries(entry))
@@ -102,6 +91,4 @@ def _value(value: Any) -> str:
         numbers = (value.min, value.typical, value.max)
         low, typical, high = (f"{number:.0f}" if number >= 1000 else f"{number:.4g}" for number in numbers)
         return f"{{ min = {low}, typical = {typical}, max = {high}, source = {_value(value.source)} }}"
-    if isinstance(value, Mapping):
-        return f"{{ {', '.join(f'{json.dumps(key)} = {_value(each)}' for key, each in value.items())} }}"
     return json.dumps(value, ensure_ascii=False)

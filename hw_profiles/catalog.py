@@ -19,7 +19,6 @@ from hw_profiles.profiles import (
     DeviceProfile,
     DraftSpeed,
     LinkProfile,
-    MeasuredDraft,
     MeasuredLink,
     Quantity,
     TargetShape,
@@ -251,6 +250,5 @@ _READERS: dict[Any, Callable[[Any, str], Any]] = {
     tuple[str, ...]: _list,
     tuple[float, ...]: _numbers,
     Mapping[str, DraftSpeed]: _drafts,
-    Mapping[str, MeasuredDraft]: _table_reader(MeasuredDraft),
     Mapping[str, MeasuredLink]: _table_reader(MeasuredLink),
 }

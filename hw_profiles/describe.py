@@ -1,7 +1,7 @@
 """Profiles as plain text for a terminal, with what the law says of the speeds that were published."""
 
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import fields
 from itertools import pairwise
 from typing import Any
@@ -61,8 +61,6 @@ WORDS = {
     "decode_per_s": ("decode", "tokens/s"),
     "prefill_per_s": ("prefill", "tokens/s"),
     "at": ("measured at", ""),
-    "threads": ("threads, fastest", ""),
-    "load": ("load meanwhile", ""),
     "rtt_ms": ("round trip", "ms"),
     "jitter_ms": ("jitter", "ms"),
 }
@@ -137,7 +135,7 @@ def contradictions(profile: Any) -> list[str]:
 
 
 def _fact(name: str, value: Any, width: int) -> Iterator[str]:
-    if name in ("calibrated", "servers"):
+    if name == "servers":
         for key, entry in value.items():
             yield from ("", f"  {key}")
             yield from _entry(entry, width)
@@ -154,16 +152,10 @@ def _fact(name: str, value: Any, width: int) -> Iterator[str]:
 
 
 def _entry(entry: Any, width: int) -> Iterator[str]:
-    """What a calibration found of one draft model, or of the link to one server."""
+    """What a calibration found of the link to one server."""
     for item in fields(entry):
         label, unit = WORDS[item.name]
-        value = getattr(entry, item.name)
-        told = (
-            ", ".join(f"{key}: {each}" for key, each in value.items())
-            if isinstance(value, Mapping)
-            else value
-        )
-        yield from _wrap(f"  {label}", f"{told} {unit}".rstrip(), width)
+        yield from _wrap(f"  {label}", f"{getattr(entry, item.name)} {unit}".rstrip(), width)
 
 
 def _value(value: Any) -> str:

@@ -66,16 +66,6 @@ class DraftSpeed:
 
 
 @dataclass(frozen=True)
-class MeasuredDraft:
-    """One draft model as `opensled profile calibrate` found it on this very machine."""
-
-    at: str  # UTC, such as 2026-11-22T01:50:00Z
-    threads: int  # with which it drafts fastest
-    load: float  # processes that wanted to run meanwhile, on the average of a minute
-    decode_per_s: Mapping[str, Quantity]  # draft tokens/s by number of threads
-
-
-@dataclass(frozen=True)
 class MeasuredLink:
     """The way to one server, as `opensled profile calibrate` found it."""
 
@@ -97,7 +87,6 @@ class DeviceProfile:
     busy_w: Quantity
     also: tuple[str, ...] = ()  # other names that people type
     drafts: Mapping[str, DraftSpeed] = field(default_factory=dict)  # by size of the draft model
-    calibrated: Mapping[str, MeasuredDraft] = field(default_factory=dict)  # by "drafter:model"
     servers: Mapping[str, MeasuredLink] = field(default_factory=dict)  # by HOST:PORT
 
     def draft(self, size: str) -> DraftSpeed:

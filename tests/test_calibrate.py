@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-import logging
+import re
 from pathlib import Path
 
 import pytest
@@ -11,11 +11,11 @@ import tomllib
 from edge_client.device.config import CalibrateConfig
 from edge_client.doctor import draft_speed
 from edge_client.doctor.calibrate import calibrate, warnings
-from edge_client.doctor.draft_speed import SpeedReading, fastest, measure, thread_counts
-from edge_client.drafters.threads import draft_threads, model_drafter
+from edge_client.doctor.draft_speed import SpeedReading, measure
+from edge_client.drafters.threads import model_drafter
 from hw_profiles import calibration, catalog
-from hw_profiles.detect import Board, detect, usable_cores
-from hw_profiles.profiles import MeasuredDraft, MeasuredLink, Quantity
+from hw_profiles.detect import Board, detect
+from hw_profiles.profiles import DraftSpeed, MeasuredLink, Quantity
 from opensled.core.errors import NotFound, UsageError
 from opensled.core.messages import DraftToken
 from tests.commands import opensled
@@ -27,51 +27,38 @@ NOBODY = "127.0.0.1:1"
 
 
 class Machine:
-    """A clock, and drafters that take their time by it: seconds per draft token by number of threads."""
+    """A clock, and a drafter that takes its time by it: seconds per draft token. The factory of that drafter, too."""
 
     def __init__(self, token_s, prompt_s=0.001, context=4096):
         self.now, self.token_s, self.prompt_s = 1000.0, token_s, prompt_s
-        self.context = context
-        self.made, self.open = [], 0
+        self.context, self.open = context, 0
 
     def monotonic(self):
         return self.now
 
-    def __call__(self, threads):
-        self.made.append(threads)
-        return Made(self, threads)
-
-
-class Made:
-    """The factory and the drafter of one number of threads."""
-
-    def __init__(self, machine, threads):
-        self.machine, self.threads = machine, threads
-
     def create(self):
-        self.machine.open += 1
+        self.open += 1
         return self
 
     def begin(self, prompt, sampler):
         self.length = len(prompt)
-        self.machine.now += len(prompt) * self.machine.prompt_s
+        self.now += len(prompt) * self.prompt_s
 
     def propose(self):
-        token_s = self.machine.token_s[self.threads]
-        for index in range(self.machine.context - self.length):
-            self.machine.now += token_s
+        for index in range(self.context - self.length):
+            self.now += self.token_s
             yield DraftToken(7 + index)
 
     def close(self):
-        self.machine.open -= 1
+        self.open -= 1
 
 
 @pytest.fixture
 def measured(monkeypatch):
-    def run(machine, most=2):
+    def run(machine):
         monkeypatch.setattr(draft_speed, "time", machine)
         started = machine.now
-        speed = measure(machine, most, lambda words: None)
+        speed = measure(machine, lambda words: None)
         assert machine.open == 0
         return speed, machine.now - started
 
@@ -81,60 +68,35 @@ def measured(monkeypatch):
 # -- measuring -------------------------------------------------------------------------------------------
 
 
-def test_a_second_thread_that_makes_it_slower_is_not_used(measured):
-    speed, _ = measured(Machine({1: 0.002, 2: 0.1}))
-    assert speed.threads == 1
-    assert speed.decode == pytest.approx([500.0] * len(speed.decode))
-    assert speed.decode_per_s[2] == pytest.approx([10.0] * len(speed.decode_per_s[2]))
-
-
-def test_more_threads_are_used_while_they_help(measured):
-    speed, _ = measured(Machine({1: 0.04, 2: 0.021, 3: 0.0205, 4: 0.015}), most=4)
-    assert speed.threads == 4 and set(speed.decode_per_s) == {1, 2, 3, 4}
-    assert measured(Machine({1: 0.04, 2: 0.021, 3: 0.0205}), most=3)[0].threads == 2
-
-
-def test_a_thread_that_is_descheduled_now_and_then_counts():
-    steady, hiccups = [100.0] * 4, [130.0, 130.0, 130.0, 5.0]
-    assert fastest({1: steady, 2: hiccups}) == 1
-
-
 def test_a_prompt_is_read_as_long_as_the_time_allows(measured):
-    quick, _ = measured(Machine({1: 0.01}, prompt_s=0.001), most=1)
+    quick, _ = measured(Machine(0.01, prompt_s=0.001))
     assert quick.prompt == 512 and quick.prefill_per_s[0] == pytest.approx(512 / 0.522)
-    slow, _ = measured(Machine({1: 0.1}, prompt_s=0.02), most=1)
+    assert quick.decode == pytest.approx([100.0] * len(quick.decode))
+    slow, _ = measured(Machine(0.1, prompt_s=0.02))
     assert slow.prompt == 64
-    assert measured(Machine({1: 0.01}, context=300), most=1)[0].prompt == 256
+    assert measured(Machine(0.01, context=300))[0].prompt == 256
 
 
 @pytest.mark.parametrize(
-    ("rate", "prefill", "most", "seconds"),
-    [(20, 80, 4, 22), (5, 20, 4, 30), (60, 500, 8, 22), (5000, 50000, 2, 8)],
+    ("rate", "prefill", "seconds"), [(20, 80, 12), (5, 20, 20), (60, 500, 12), (5000, 50000, 5)]
 )
-def test_it_is_done_in_about_twenty_seconds(measured, rate, prefill, most, seconds):
-    machine = Machine(dict.fromkeys(range(1, most + 1), 1 / rate), prompt_s=1 / prefill)
-    assert measured(machine, most)[1] < seconds
+def test_it_is_done_in_about_ten_seconds(measured, rate, prefill, seconds):
+    assert measured(Machine(1 / rate, prompt_s=1 / prefill))[1] < seconds
 
 
 def test_drafters_that_have_nothing_to_measure(measured):
     with pytest.raises(UsageError, match="has no model to measure"):
-        measured(Machine({1: 0.01}, context=0), most=1)
+        measured(Machine(0.01, context=0))
     with pytest.raises(UsageError, match="larger context"):
-        measured(Machine({1: 0.01}, context=9), most=1)
+        measured(Machine(0.01, context=9))
     with pytest.raises(UsageError, match="too small for 64 tokens"):
-        measured(Machine({1: 0.01}, context=64), most=1)
-
-
-def test_numbers_of_threads():
-    assert thread_counts(1) == [1]
-    assert thread_counts(6) == [1, 2, 3, 4, 6]
-    assert thread_counts(12) == [1, 2, 3, 4, 6, 8, 12]
+        measured(Machine(0.01, context=64))
 
 
 def test_a_busy_machine_is_told_of():
     settled, torn = ([100.0, 101, 99, 100], [100.0, 20, 90, 30])
     told = [
-        warnings(SpeedReading(1, {1: rates}, 64, [1.0]), load)
+        warnings(SpeedReading(rates, 64, [1.0]), load)
         for rates, load in ((settled, 0.1), (torn, 0.1), (settled, 99.0))
     ]
     assert told[0] == [] and "differ by" in told[1][0] and "load 99.0" in told[2][0]
@@ -153,22 +115,19 @@ async def test_a_real_draft_model_and_a_real_link(own_calibration):
         address, done = address, await asyncio.to_thread(run, "--server", address, "--json")
     told = json.loads(done.stdout)
     profile = calibration.own_profile()
-    measured = profile.calibrated["llamacpp:tiny-draft"]
     assert told["path"] == str(own_calibration) and told["name"] == profile.name == detect().name
     assert profile.drafts["tiny-draft"].decode_per_s.typical > 100
     assert profile.drafts["tiny-draft"].prefill_per_s.typical > profile.drafts["tiny-draft"].decode_per_s.min
-    assert list(measured.decode_per_s) == [str(count) for count in thread_counts(usable_cores())]
     assert 0 < profile.servers[address].rtt_ms.typical < 1000
-    assert draft_threads(0, "llamacpp", "tiny-draft") == measured.threads
 
 
 def test_a_machine_without_a_server_is_measured_all_the_same(tmp_path):
     out = tmp_path / "new" / "mine.toml"
     done = run("--server", NOBODY, "--out", str(out), "--drafter", "onnx", OPENSLED_NO_CONFIG="1")
     assert done.returncode == 0 and "the link is not measured: no server answers" in done.stdout
-    assert "decode" in done.stdout and "threads, fastest" in done.stdout
+    assert "decode" in done.stdout
     profile = catalog.device(str(out))
-    assert profile.servers == {} and "onnx:tiny-draft" in profile.calibrated
+    assert profile.servers == {} and ": onnx tiny-draft, " in profile.drafts["tiny-draft"].decode_per_s.source
     assert done.stdout.splitlines()[-1] == f"written to {out}"
 
 
@@ -199,10 +158,9 @@ def test_a_machine_without_configuration_files_needs_a_place(monkeypatch):
 def a_profile(name="", **changes):
     board = detect()
     one = Quantity(12.5, 10.0, 15.25, 'it\'s said in "C:\\\\here", 50 °C')
-    draft = MeasuredDraft("2026-11-22T01:50:00Z", 1, 0.25, {"1": one})
     base = calibration.baseline(board)
     told = {
-        "calibrated": {"llamacpp:tiny-draft": draft},
+        "drafts": {"135m": DraftSpeed("135m", one, one)},
         "servers": {"hub:7411": MeasuredLink("now", one, 0.125)},
     }
     return catalog.DeviceProfile(
@@ -231,40 +189,24 @@ def test_a_board_keeps_what_is_published_of_other_drafts(own_calibration, tmp_pa
 def test_a_home_folder_that_another_machine_shares(own_calibration):
     calibration.write(a_profile(name="another machine"), own_calibration)
     assert calibration.own_profile() is None
-    assert calibration.baseline(detect()).calibrated == {}
-
-
-def test_measured_threads_are_used(own_calibration):
-    calibration.write(a_profile(), own_calibration)
-    assert draft_threads(0, "llamacpp", "tiny-draft") == 1
-    assert draft_threads(0, "chain:cacheback,llamacpp", "tiny-draft") == 1
-    assert draft_threads(3, "llamacpp", "tiny-draft") == 3
-    assert draft_threads(0, "llamacpp", "another") == max(1, usable_cores() - 1)
-
-
-def test_more_threads_than_this_process_may_use(own_calibration, monkeypatch):
-    measured = next(iter(a_profile().calibrated.values()))
-    many = MeasuredDraft(**{**vars(measured), "threads": 64})
-    calibration.write(a_profile(calibrated={"llamacpp:tiny-draft": many}), own_calibration)
-    assert draft_threads(0, "llamacpp", "tiny-draft") == usable_cores()
+    assert calibration.baseline(detect()).drafts == {}
 
 
 @pytest.mark.parametrize(
     "damage",
     [
         lambda text: text.replace("cores = ", "kernels = "),
-        lambda text: text.replace("threads = 1", "threads = 'one'"),
-        lambda text: text.replace('"4" = {', '"4" = [') + "x",
-        lambda text: text.replace("load = 0.25\n", ""),
+        lambda text: text.replace("jitter_ms = 0.125", "jitter_ms = 'one'"),
+        lambda text: text.replace("decode_per_s = {", "decode_per_s = [") + "x",
+        lambda text: text.replace("jitter_ms = 0.125\n", ""),
     ],
 )
-def test_a_file_that_was_damaged_is_named_and_not_believed(own_calibration, damage, caplog):
+def test_a_file_that_was_damaged_is_named_and_not_believed(own_calibration, damage):
     calibration.write(a_profile(), own_calibration)
     own_calibration.write_text(damage(own_calibration.read_text()))
-    with caplog.at_level(logging.WARNING):
-        assert draft_threads(0, "llamacpp", "tiny-draft") == max(1, usable_cores() - 1)
-    assert str(own_calibration) in caplog.text
-    assert calibration.baseline(detect()).calibrated == {}  # the next calibration replaces it
+    with pytest.raises(UsageError, match=re.escape(str(own_calibration))):
+        calibration.own_profile()
+    assert calibration.baseline(detect()).servers == {}  # the next calibration replaces it
 
 
 def test_profiles_of_ones_own_win_over_packaged_ones(own_calibration):

@@ -144,7 +144,7 @@ class DeviceConfig(LinkConfig):
     )
     threads: int = option(
         0,
-        "CPU threads of the draft model; 0 = as calibrated, else the number of physical cores minus one",
+        "CPU threads of the draft model; 0 = physical cores minus one, or fewer while they are faster (llama.cpp)",
         low=0,
         high=1024,
         metavar="N",

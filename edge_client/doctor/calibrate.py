@@ -8,7 +8,6 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -20,16 +19,15 @@ from edge_client.doctor.edge_section import with_edge_section
 from edge_client.doctor.machine import current_load, is_busy
 from edge_client.doctor.round_trips import jitter, round_trips
 from edge_client.drafters import DRAFTERS
-from edge_client.drafters.base import DrafterFactory
 from edge_client.drafters.threads import MODELS, model_drafter
 from edge_client.link.link import Link
 from edge_client.link.located import locate_server
 from hw_profiles import catalog
-from hw_profiles.calibration import THIS_MACHINE, baseline, key_of, size_of, write
+from hw_profiles.calibration import THIS_MACHINE, baseline, size_of, write
 from hw_profiles.command import WIDEST
 from hw_profiles.describe import facts
 from hw_profiles.detect import detect, usable_cores
-from hw_profiles.profiles import DeviceProfile, DraftSpeed, MeasuredDraft, MeasuredLink
+from hw_profiles.profiles import DeviceProfile, DraftSpeed, MeasuredLink
 from opensled.core.errors import OpenSledError, UsageError
 from opensled.core.files import user_path
 from opensled.core.printable import visible_line
@@ -39,7 +37,7 @@ BY_US = "measured by opensled profile calibrate"
 
 
 def calibrate(config: CalibrateConfig) -> int:
-    """Measure, write and print the profile; about 15 s besides loading the draft model."""
+    """Measure, write and print the profile; about ten seconds besides loading the draft model."""
     config = locate_server(choose_drafter(with_edge_section(config, "profile.calibrate"), "tiny"))
     drafter = model_drafter(config.drafter)
     if not drafter:
@@ -50,10 +48,10 @@ def calibrate(config: CalibrateConfig) -> int:
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     link, complaint = asyncio.run(_link(config, at))
     tell = _progress(config.json)
-    speed = measure(_factories(drafter, config.draft_model), usable_cores(), tell)
+    speed = measure(DRAFTERS.get(drafter)(config.draft_model, config.threads), tell)
     tell("")
-    measured = _build_measurement(speed, at, current_load())
-    profile = merge(baseline(detect()), drafter, config.draft_model, speed, measured)
+    load = current_load()
+    profile = merge(baseline(detect()), drafter, config.draft_model, speed, f"{at}, load {load:.2f}")
     if link:
         profile = replace(profile, servers={**profile.servers, config.server: link})
     write(profile, path)
@@ -63,9 +61,9 @@ def calibrate(config: CalibrateConfig) -> int:
     width = min(shutil.get_terminal_size().columns, WIDEST)
     lines = [f"{profile.name}, {drafter} {config.draft_model}", *facts(catalog.device(str(path)), width), ""]
     unmeasured = [f"the link is not measured: {complaint}"] if complaint else []
-    print("\n".join(map(visible_line, [*lines, *warnings(speed, measured.load), *unmeasured])))
+    print("\n".join(map(visible_line, [*lines, *warnings(speed, load), *unmeasured])))
     plan = f"opensled plan --devices {THIS_MACHINE} --draft {size_of(config.draft_model)}"
-    print(f"written to {path}" + ("" if config.out else f"; --threads 0, opensled doctor and {plan} use it"))
+    print(f"written to {path}" + ("" if config.out else f"; {plan} uses it"))
     return 0
 
 
@@ -96,13 +94,6 @@ async def _link(config: CalibrateConfig, at: str) -> tuple[MeasuredLink | None, 
     return MeasuredLink(at, quantity(trips, f"{BY_US}: {len(trips)} calls"), round(jitter(trips), 4)), ""
 
 
-def _factories(drafter: str, model: str) -> Callable[[int], DrafterFactory]:
-    """Factories by number of threads, over one model in memory where the drafter can share it."""
-    first: DrafterFactory = DRAFTERS.get(drafter)(model, 1)
-    share: Callable[[int], DrafterFactory] | None = getattr(first, "with_threads", None)
-    return share or (lambda threads: DRAFTERS.get(drafter)(model, threads))
-
-
 def _progress(quiet: bool) -> Tell:
     """Shows on a terminal what is being measured, on one line that changes."""
     if quiet or not sys.stderr.isatty():
@@ -112,25 +103,12 @@ def _progress(quiet: bool) -> Tell:
     )
 
 
-def merge(
-    profile: DeviceProfile, drafter: str, model: str, speed: SpeedReading, measured: MeasuredDraft
-) -> DeviceProfile:
+def merge(profile: DeviceProfile, drafter: str, model: str, speed: SpeedReading, when: str) -> DeviceProfile:
     """`profile` with the measured instead of the published numbers of this draft model."""
-    size = size_of(model)
-    source = f"{BY_US}: {drafter} {Path(model).name}, {speed.threads} thread{'s' * (speed.threads > 1)}, {measured.at}"
+    size, source = size_of(model), f"{BY_US}: {drafter} {Path(model).name}, {when}"
     prefill = quantity(speed.prefill_per_s, f"{source}; a prompt of {speed.prompt} tokens")
-    drafts = {**profile.drafts, size: DraftSpeed(size, quantity(speed.decode, source), prefill)}
     return replace(
-        profile, drafts=drafts, calibrated={**profile.calibrated, key_of(drafter, model): measured}
-    )
-
-
-def _build_measurement(speed: SpeedReading, at: str, load: float) -> MeasuredDraft:
-    return MeasuredDraft(
-        at,
-        speed.threads,
-        round(load, 2),
-        {str(count): quantity(rates, BY_US) for count, rates in speed.decode_per_s.items()},
+        profile, drafts={**profile.drafts, size: DraftSpeed(size, quantity(speed.decode, source), prefill)}
     )
 
 

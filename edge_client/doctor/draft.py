@@ -31,7 +31,7 @@ async def check_draft(config: DeviceConfig, stands_in: bool = False) -> list[Fin
         return [ok("draft model", f"--drafter {config.drafter} needs none")]
     if model_drafter(drafter) and not config.draft_model:
         return []  # a device drafts without one then, and the short answers tell why
-    threads = draft_threads(config.threads, config.drafter, config.draft_model)
+    threads = draft_threads(config.threads)
     arguments = (drafter, config.draft_model, str(threads))
     steps, code, said = await run_module("edge_client.doctor.probe", *arguments, seconds=LOAD_SECONDS)
     findings = report_steps(steps, threads, code, said[-1] if said else "")

@@ -1,12 +1,12 @@
-"""Measures how fast a draft model drafts on this machine, by threads, and how fast it reads a prompt. It takes about
-15 s, also for a slow model.
+"""Measures how fast a draft model drafts on this machine, and how fast it reads a prompt. It takes about ten seconds,
+also for a slow model.
 
 Each measurement is repeated. On a busy machine the repetitions differ; their range is part of the result.
 """
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from edge_client.drafters.base import Drafter, DrafterFactory
@@ -19,11 +19,9 @@ from opensled.core.sampling import Sampler
 SHORT_PROMPT = 8
 LONG_PROMPTS = (512, 256, 64)  # the longest that fits the model and the time
 CHUNK, CHUNK_S = 16, 0.5  # tokens that are timed together, and how long at most
-CHUNKS = 2  # of each number of threads in each pass
-PASSES, PASSES_S = 20, 3.0  # over all numbers of threads: two at least, more while there is time
+CHUNKS, CHUNKS_S = 40, 3.0  # four at least, more while there is time
 PROMPT_S = 2.0  # for one prompt; a slower model gets a shorter one
 PROMPTS = 3  # of that length
-EQUAL = 1.05  # more threads must be faster by this factor, else fewer are used
 SETTLED = 0.25  # share by which repetitions on a quiet machine may differ
 
 
@@ -31,14 +29,9 @@ SETTLED = 0.25  # share by which repetitions on a quiet machine may differ
 class SpeedReading:
     """One draft model on this machine; each list holds the repetitions."""
 
-    threads: int  # the fastest number
-    decode_per_s: Mapping[int, list[float]]  # draft tokens/s by number of threads
+    decode: list[float]  # draft tokens/s
     prompt: int  # tokens of the long prompt
     prefill_per_s: list[float]  # prompt tokens/s
-
-    @property
-    def decode(self) -> list[float]:
-        return self.decode_per_s[self.threads]
 
     @property
     def spread(self) -> float:
@@ -55,42 +48,19 @@ class SpeedReading:
 Tell = Callable[[str], None]
 
 
-def measure(with_threads: Callable[[int], DrafterFactory], most: int, tell: Tell) -> SpeedReading:
-    """Measure drafters of `with_threads(n)` for n up to `most`; `tell` gets the name of each measurement.
+def measure(factory: DrafterFactory, tell: Tell) -> SpeedReading:
+    """Measure a drafter; `tell` gets the name of each measurement.
 
     Raises UsageError for a drafter that proposes nothing, and the errors of the drafter.
     """
-    rates = _by_threads(with_threads, thread_counts(most), tell)
-    threads = fastest(rates)
-    drafter = with_threads(threads).create()
+    drafter = factory.create()
     try:
+        tell("draft speed")
+        rates = _chunks(drafter)
         tell("a long prompt")
-        prompt, prefill = _long_prompt(drafter)
+        return SpeedReading(rates, *_long_prompt(drafter))
     finally:
         drafter.close()
-    return SpeedReading(threads, rates, prompt, prefill)
-
-
-def thread_counts(most: int) -> list[int]:
-    """Numbers of threads to measure: all up to 4, then two for each doubling."""
-    return [count for count in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32) if count <= most]
-
-
-def fastest(rates: Mapping[int, Sequence[float]]) -> int:
-    """The smallest number of threads that no larger one beats by more than EQUAL.
-
-    By means, not medians: a descheduled thread stops all others, and that is a part of the speed.
-    """
-    best = min(rates)
-    for count in sorted(rates):
-        if _pace(rates[count]) > EQUAL * _pace(rates[best]):
-            best = count
-    return best
-
-
-def _pace(rates: Sequence[float]) -> float:
-    """Tokens/s over chunks of equally many tokens."""
-    return statistics.harmonic_mean(rates)
 
 
 def quantity(samples: Sequence[float], source: str) -> Quantity:
@@ -98,36 +68,18 @@ def quantity(samples: Sequence[float], source: str) -> Quantity:
     return Quantity(statistics.median(samples), min(samples), max(samples), source)
 
 
-def _by_threads(
-    with_threads: Callable[[int], DrafterFactory], counts: Sequence[int], tell: Tell
-) -> dict[int, list[float]]:
-    """Draft tokens/s by number of threads, in alternating order, so that changing load affects all alike."""
-    rates: dict[int, list[float]] = {count: [] for count in counts}
-    deadline = time.monotonic() + PASSES_S
-    for index in range(PASSES):
-        if index >= 2 and time.monotonic() > deadline:
-            break
-        for count in counts if index % 2 == 0 else reversed(counts):
-            tell(f"draft speed with {count} thread{'s' * (count > 1)}")
-            drafter = with_threads(count).create()
-            try:
-                rates[count] += _chunks(drafter)
-            finally:
-                drafter.close()
-    return rates
-
-
 def _chunks(drafter: Drafter) -> list[float]:
-    proposals = begin_sequence(drafter, SHORT_PROMPT, 0)
-    if proposals is None:
-        raise UsageError("this drafter has no model to measure; choose a drafter with a draft model")
-    rates = [measure_rate(proposals)]
-    while len(rates) < CHUNKS and rates[-1] * CHUNK_S >= 1:  # a second one of a slow model takes too long
+    """Draft tokens/s of chunks, each in a fresh sequence."""
+    rates, deadline = list[float](), time.monotonic() + CHUNKS_S
+    while len(rates) < 4 or (len(rates) < CHUNKS and time.monotonic() < deadline):
+        proposals = begin_sequence(drafter, SHORT_PROMPT, len(rates))
+        if proposals is None:
+            raise UsageError("this drafter has no model to measure; choose a drafter with a draft model")
         rates.append(measure_rate(proposals))
-    if not all(rates):
-        raise UsageError(
-            f"this drafter stops after {SHORT_PROMPT + 1} tokens; calibrate one with a larger context"
-        )
+        if not rates[-1]:
+            raise UsageError(
+                f"this drafter stops after {SHORT_PROMPT + 1} tokens; calibrate one with a larger context"
+            )
     return rates
 
 

@@ -7,7 +7,6 @@ thread; ctypes releases the GIL while llama.cpp computes.
 
 from __future__ import annotations
 
-import copy
 import ctypes
 import weakref
 from collections.abc import Sequence
@@ -38,7 +37,7 @@ class LlamaCppFactory(ModelFactory):
         self.name = f"llamacpp {path.name}"
         self._window = Window(options.window)
         self._model = LlamaModel(widened.file_to_run(path, widened.AUTO) if options.alone else path)
-        self._most_threads, self._follows = draft_threads(threads, "llamacpp", model), not threads
+        self._most_threads, self._follows = draft_threads(threads), not threads
 
     def pieces(self) -> list[str]:
         return self._model.pieces()
@@ -51,12 +50,6 @@ class LlamaCppFactory(ModelFactory):
         drafter = LlamaCppDrafter(self._model, up_to(most) if self._follows else StepThreads([most]))
         drafter.prepare(self._window)
         return drafter
-
-    def with_threads(self, threads: int) -> LlamaCppFactory:
-        """A factory that shares the model; its drafters use `threads` threads."""
-        other = copy.copy(self)
-        other._most_threads, other._follows = threads, False
-        return other
 
 
 class LlamaTokenizer:

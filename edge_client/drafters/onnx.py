@@ -38,7 +38,7 @@ class OnnxFactory(ModelFactory):
         self.name = f"onnx {path.name}"
         self._tokenizer_path = path.with_name("tokenizer.json")
         _require_shared_buffer(path)
-        self._session = _load(path, draft_threads(threads, "onnx", model))
+        self._session = _load(path, draft_threads(threads))
         self._shape = _read_shape(self._session, path.parent)
         self._window = Window(options.window)
 
