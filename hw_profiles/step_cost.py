@@ -100,11 +100,6 @@ class TargetCost:
     def kv_bytes(self) -> float:
         return self.target.kv_bytes
 
-    @property
-    def longest(self) -> float:
-        """Tokens of a draft of this model at most."""
-        return inf
-
     def verify_s(self, tokens: float, contexts: float, sessions: float = 0) -> float:
         """By this law the number of sessions itself costs nothing."""
         if tokens <= 0:
@@ -137,12 +132,3 @@ class TargetCost:
     def draft_s(self, tokens: int, sessions: int, contexts: int) -> float:
         """Seconds in which this model, as a draft on the server, drafts `tokens` tokens for each of `sessions`."""
         return tokens * self.verify_s(sessions, contexts)
-
-    def context_s(self, rows: float) -> float:
-        """Seconds that it adds, as a draft on the server, to a step of the target: it reads texts in its own passes."""
-        return 0.0
-
-    @property
-    def room_bytes(self) -> float:
-        """Memory of the accelerator that weights and KV may take."""
-        return self.accelerator.memory_gib * 2**30 * self.accelerator.usable_memory.typical

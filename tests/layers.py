@@ -109,7 +109,7 @@ PLOT_HOMES = (
 )
 # library -> the files, or folders with a slash, that may import it
 HOMES = {
-    "grpc": (*GRPC_HOMES, *GATEWAY_HOMES, BARE_ROUNDS, "lab/benchmarks/gpu_like.py"),
+    "grpc": (*GRPC_HOMES, *GATEWAY_HOMES, BARE_ROUNDS),
     "grpc_health": (
         "verify_server/front/service.py",
         "verify_server/cluster/replica.py",

@@ -14,11 +14,12 @@ from edge_client.drafters.onnx import OnnxFactory
 from lab.training.distil.pruned import pruned
 from lab.training.distil.shipped_graph import write_graph
 from lab.training.distil.shipped_layers import write_layers
+from lab.training.distil.shipping import pack
 from lab.training.distil.target_model import load_target
 from opensled.core.errors import NotFound, UnsupportedModel
 from opensled.models import draft_pull, pull, store
 from opensled.models.draft_assembly import assemble_gguf
-from opensled.models.draft_pull import pack, unpack
+from opensled.models.draft_pull import unpack
 from opensled.models.gguf_file import read_head, read_metadata
 from opensled.models.onnx_assembly import assemble_onnx, dequantize, quantize
 from opensled.models.pull import PullConfig

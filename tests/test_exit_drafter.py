@@ -27,7 +27,6 @@ from verify_server.engine.torch.torch_engine import TorchEngine
 from verify_server.engine.torch.torch_scores import TorchScores
 from verify_server.options.registries import SERVER_DRAFTERS
 from verify_server.options.serve_config import ServeConfig
-from verify_server.round.draft_stage import DraftStage
 from verify_server.round.drafter import Ask
 from verify_server.round.loaded_model import ServedModel
 from verify_server.round.machine import StepMachine
@@ -224,7 +223,7 @@ def test_nothing_is_left_to_read_before_a_first_draft(about):
     assert isinstance(recorder.inner, ServerModel)
     from hw_profiles.step_cost import ROOFLINE
 
-    assert DraftStage({"": recorder.inner}, 300).first_costs(ROOFLINE)[0].read_s == 0
+    assert recorder.inner.first_cost(ROOFLINE).read_s == 0
 
 
 def target(engine=None, text=None) -> ServedModel:

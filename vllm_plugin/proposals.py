@@ -77,13 +77,6 @@ class _Text:
         )
 
 
-def _first_cost(cost: StepCost) -> DraftingCost:
-    """The cost of a drafter whose passes, and rows of a prompt, take a share of the target's."""
-    one_s, some = cost.verify_s(1, 0, 1), 64
-    read_s = (cost.verify_s(1 + some, 0, 1) - one_s) / some
-    return DraftingCost(ServerModel.pass_share * one_s, 0.0, ServerModel.pass_share * read_s)
-
-
 class Proposals:
     """The drafter's requests, and what the policy decides about them."""
 
@@ -92,7 +85,7 @@ class Proposals:
         self.asks: dict[str, int] = {}  # tokens that the drafter is asked for after the step, by request
         self._policy, self._longest = policy, longest
         self._rests, self._reads = method in WITH_PASSES, method == "draft_model"
-        self._costs = DraftingCostModel(_first_cost(cost) if self._rests else DraftingCost())
+        self._costs = DraftingCostModel(ServerModel.first_cost(cost) if self._rests else DraftingCost())
         self._estimates = DeviceBook(Forecast(delay_s=0.0, draft_s=0.0, jitter_s=0.0))
         self._texts: dict[str, _Text] = {}
         self._numbers, self._looked = 0, 0.0

@@ -11,7 +11,7 @@ from edge_client.doctor.crash import NATIVE, build_command, report_crash
 from edge_client.doctor.finding import Finding, ok, report_error, warn
 from edge_client.doctor.own_process import Steps, run_module
 from edge_client.drafters import DRAFTERS
-from edge_client.drafters.threads import draft_threads, model_drafter
+from edge_client.drafters.threads import model_drafter
 from opensled.core.errors import UsageError, from_code
 
 LOAD_SECONDS = 15.0  # to read a model from a slow memory card
@@ -31,10 +31,9 @@ async def check_draft(config: DeviceConfig, stands_in: bool = False) -> list[Fin
         return [ok("draft model", f"--drafter {config.drafter} needs none")]
     if model_drafter(drafter) and not config.draft_model:
         return []  # a device drafts without one then, and the short answers tell why
-    threads = draft_threads(config.threads)
-    arguments = (drafter, config.draft_model, str(threads))
+    arguments = (drafter, config.draft_model, str(config.threads))
     steps, code, said = await run_module("edge_client.doctor.probe", *arguments, seconds=LOAD_SECONDS)
-    findings = report_steps(steps, threads, code, said[-1] if said else "")
+    findings = report_steps(steps, code, said[-1] if said else "")
     usage = UsageError.exit_code if stands_in else None
     return [
         replace(each, status="warn", exit_code=0) if each.exit_code == usage else each for each in findings
@@ -47,9 +46,9 @@ def drafter_to_probe(drafter: str) -> str:
     return member if member or drafter.partition(":")[0] in DRAFTERS.names() else drafter
 
 
-def report_steps(steps: Steps, threads: int, code: int, complaint: str) -> list[Finding]:
+def report_steps(steps: Steps, code: int, complaint: str) -> list[Finding]:
     """`steps` of probe.py, which ended with the exit code `code`; `complaint`: its last line."""
-    told = {step["step"]: step for step in reversed(steps)}  # the first of two speeds
+    told = {step["step"]: step for step in steps}
     library = told.get("library", {}).get("name", "")
     findings = []
     if "loaded" in told:
@@ -63,8 +62,7 @@ def report_steps(steps: Steps, threads: int, code: int, complaint: str) -> list[
         return [*findings, report_error("draft model", error, "choose another --draft-model or --drafter")]
     if code:
         return [*findings, report_crash(library, code, complaint)]
-    speeds = {step["threads"]: step["seconds"] for step in steps if step.get("seconds") and "threads" in step}
-    return findings + check_speed(speeds, threads)
+    return findings + check_speed(told.get("speed", {}).get("seconds"))
 
 
 def check_build(library: str, build: dict[str, Any], cpu: set[str], has_cuda: bool) -> Finding:
@@ -98,15 +96,11 @@ def _cpu_flags() -> set[str]:
     return set(flags[0].split()) if flags else set()
 
 
-def check_speed(speeds: dict[int, float], threads: int) -> list[Finding]:
-    """`speeds`: seconds per draft token by number of threads."""
-    if threads not in speeds:
+def check_speed(token_s: float | None) -> list[Finding]:
+    """`token_s`: seconds per draft token; None = not measured."""
+    if not token_s:
         return []
-    detail = f"{1 / speeds[threads]:,.0f} tokens/s with {threads} thread{'s' * (threads > 1)}"
-    one = speeds.get(1, speeds[threads])
-    if one < 0.9 * speeds[threads]:
-        waits = f"{detail}, but {1 / one:,.0f} with one: the threads wait for each other"
-        return [warn("draft speed", waits, "--threads 1")]
-    if 1 / speeds[threads] < READING:
+    detail = f"{1 / token_s:,.0f} tokens/s"
+    if 1 / token_s < READING:
         return [warn("draft speed", detail, "use a smaller or more strongly quantized --draft-model")]
     return [ok("draft speed", detail)]

@@ -23,9 +23,7 @@ def main(drafter: str, model: str, threads: str) -> int:
     """Run all steps up to the first that fails."""
     try:
         factory = _load(drafter, model, int(threads))
-        tell("speed", threads=int(threads), seconds=_seconds_per_token(factory))
-        if int(threads) > 1:
-            tell("speed", threads=1, seconds=_seconds_per_token(_make(drafter, model, 1)))
+        tell("speed", seconds=_seconds_per_token(factory))
     except OpenSledError as error:
         tell("error", code=error.code, reason=str(error))
     return 0
@@ -34,7 +32,7 @@ def main(drafter: str, model: str, threads: str) -> int:
 def _load(drafter: str, model: str, threads: int) -> DrafterFactory:
     _tell_library(drafter)
     started = time.monotonic()
-    factory = _make(drafter, model, threads)
+    factory: DrafterFactory = DRAFTERS.get(drafter)(model, threads)
     tell("loaded", name=factory.name, seconds=time.monotonic() - started)
     if drafter == "llamacpp":
         from edge_client.drafters.llamacpp import build
@@ -49,11 +47,6 @@ def _tell_library(drafter: str) -> None:
     library = {"llamacpp": llama_api.package(), "onnx": "onnxruntime"}.get(drafter, "")
     if library and find_spec(library):
         tell("library", name=library)
-
-
-def _make(drafter: str, model: str, threads: int) -> DrafterFactory:
-    factory: DrafterFactory = DRAFTERS.get(drafter)(model, threads)
-    return factory
 
 
 def _seconds_per_token(factory: DrafterFactory) -> float | None:

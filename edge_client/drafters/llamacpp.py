@@ -37,7 +37,7 @@ class LlamaCppFactory(ModelFactory):
         self.name = f"llamacpp {path.name}"
         self._window = Window(options.window)
         self._model = LlamaModel(widened.file_to_run(path, widened.AUTO) if options.alone else path)
-        self._most_threads, self._follows = draft_threads(threads), not threads
+        self._threads = threads
 
     def pieces(self) -> list[str]:
         return self._model.pieces()
@@ -46,8 +46,8 @@ class LlamaCppFactory(ModelFactory):
         return LlamaTokenizer(self._model)
 
     def create_model(self) -> LlamaCppDrafter:
-        most = self._most_threads
-        drafter = LlamaCppDrafter(self._model, up_to(most) if self._follows else StepThreads([most]))
+        threads = StepThreads([self._threads]) if self._threads else up_to(draft_threads(0))
+        drafter = LlamaCppDrafter(self._model, threads)
         drafter.prepare(self._window)
         return drafter
 

@@ -27,8 +27,7 @@ from lab.testbed.simulated.events import Events
 from lab.testbed.simulated.links import ways
 from lab.testbed.simulated.relay import SimulatedRelay
 from lab.testbed.simulated.sequences import scripts
-from lab.testbed.simulated.server import Overhead, SimulatedServer
-from lab.testbed.simulated.server_drafter import SimulatedDrafter
+from lab.testbed.simulated.server import Overhead, SimulatedServer, drafting_of
 from lab.testbed.simulated.users import Arrivals, Asks, SimulatedUser
 from lab.testbed.traces import TraceSet
 from opensled.core.errors import UsageError
@@ -103,8 +102,8 @@ def _server(
 ) -> SimulatedServer:
     law = _law(server)
     planner = policy or make_policy(server.policy, _options(server))
-    drafter = SimulatedDrafter(law, traces.items) if law.drafting else None
-    return SimulatedServer(events, law, planner, server.sessions_that_fit, overhead, drafter=drafter)
+    drafting = drafting_of(law, traces.items) if law.drafting else None
+    return SimulatedServer(events, law, planner, server.sessions_that_fit, overhead, drafting=drafting)
 
 
 def _options(server: Server) -> PolicyOptions:

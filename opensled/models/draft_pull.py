@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 
 from opensled.core.errors import NotFound, UnsupportedModel
-from opensled.core.files import write_whole
 from opensled.models.download import keeping
 from opensled.models.draft_assembly import BLOCKS, assemble_gguf, tensor_bytes
 from opensled.models.gguf_file import read_head
@@ -72,11 +71,6 @@ def _read_digest(folder: Path) -> str:
     return path.read_text() if path.is_file() else ""
 
 
-def pack(path: Path, packed: Path) -> None:
-    """Raises NotFound, UnsupportedModel."""
-    write_whole(packed, zlib.compress(_transpose(path, path.read_bytes(), back=False), 9))
-
-
 def unpack(packed: Path, path: Path) -> None:
     """Raises NotFound, or UnsupportedModel for a file that is damaged."""
     try:
@@ -88,10 +82,10 @@ def unpack(packed: Path, path: Path) -> None:
     except zlib.error as error:
         raise UnsupportedModel(f"{packed} is damaged: {error}; install OpenSLED again") from error
     path.write_bytes(content)  # the head says where the tensors are, and is the same
-    path.write_bytes(_transpose(path, content, back=True))
+    path.write_bytes(transpose(path, content, back=True))
 
 
-def _transpose(path: Path, content: bytes, back: bool) -> bytes:
+def transpose(path: Path, content: bytes, back: bool) -> bytes:
     """`content` with all tensors of the head in `path` turned: rows of bytes are blocks, or the other way round."""
     turned = bytearray(content)
     for info in read_head(path).tensors.values():

@@ -23,8 +23,7 @@ from lab.testbed.recordings import BUNDLED
 from lab.testbed.simulated.compare import compare, throughput
 from lab.testbed.simulated.events import Events
 from lab.testbed.simulated.sequences import RecordedSequence, scripts
-from lab.testbed.simulated.server import SimulatedServer
-from lab.testbed.simulated.server_drafter import VOCABULARY, SimulatedDrafter
+from lab.testbed.simulated.server import VOCABULARY, SimulatedServer, drafting_of
 from lab.testbed.simulator import simulate, simulate_users
 from lab.testbed.traces import TraceSet, read_traces
 from opensled.core.errors import UsageError
@@ -123,7 +122,7 @@ class Listener:
 def test_verdicts_leave_before_the_server_drafts():
     traces = made(1, acceptance=1.0, tokens=32)
     events, reader = Events(), Listener(traces)
-    server = SimulatedServer(events, LAW, Fcfs(0.25, 3), 2, drafter=SimulatedDrafter(LAW, traces.items))
+    server = SimulatedServer(events, LAW, Fcfs(0.25, 3), 2, drafting=drafting_of(LAW, traces.items))
     server.open(reader)
     events.run(1.1)  # the prompt's step ends after 1 s, its three passes after 0.3 s more
     drafts = reader.session.sources.servers[0].estimate
@@ -140,7 +139,7 @@ def test_with_all_places_taken_nobody_is_drafted_for():
     """The second session takes the place in which the first one's draft had its KV."""
     traces = made(2, acceptance=0.0, tokens=32)
     events = Events()
-    server = SimulatedServer(events, LAW, Fcfs(0.25, 3), 2, drafter=SimulatedDrafter(LAW, traces.items))
+    server = SimulatedServer(events, LAW, Fcfs(0.25, 3), 2, drafting=drafting_of(LAW, traces.items))
     server.open(Listener(traces))
     events.run(5)
     before = server.totals.drafting_s

@@ -26,7 +26,6 @@ from opensled.core.messages import SamplingParams
 from tests.lab.made_traces import made
 from tests.lab.simulated_drafts import ask, fleet
 from verify_server.options.serve_config import ServeConfig
-from verify_server.round.draft_stage import DraftStage
 from verify_server.round.drafter import Ask
 
 SHORT = Load(warmup=2.0, duration=10.0)
@@ -75,7 +74,7 @@ def test_an_emulated_server_replays_a_head_where_it_is_told_of_one(kind, tmp_pat
     drafter = load(ServeConfig(), None)
     assert isinstance(drafter, RecordedHead)
     assert drafter.propose([ask(traces, 1)])[0].block.tokens
-    assert DraftStage({"": drafter}, 1 << 31).first_costs(law_of(kind).cost)[0].max_passes == 1
+    assert drafter.first_cost(law_of(kind).cost).max_passes == 1
 
 
 @every_kind

@@ -62,7 +62,7 @@ class _Draft:
 class ServerModel(ServerDrafter):
     """`opensled serve --server-drafter model --draft-model M`."""
 
-    pass_share, read_share = 0.25, 0.25 / 8  # chosen
+    pass_share, read_share = 0.25, 0.25  # chosen
 
     def __init__(self, engine: TargetEngine, shared: bool = True) -> None:
         """`shared`: what it has read for one session of a tenant it need not read for another one."""

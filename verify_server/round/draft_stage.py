@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
-from hw_profiles.step_cost import DraftingCost, StepCost
 from opensled.core.messages import DraftBlock, DraftToken
 from scheduler.estimates import DeviceBook
 from verify_server.kv.blocks import BlockPool
@@ -95,16 +94,6 @@ class DraftStage:
             ServerDrafts(book.of(tenant, ""), DraftBudget(riders=riders), drafter.place(tenant))
             for drafter, book in zip(self._in_turn, self._books)
         ]
-
-    def first_costs(self, target: StepCost) -> tuple[DraftingCost, ...]:
-        """The assumed cost of each drafter before the first step; `target`: cost of the target's steps."""
-        step_s = target.verify_s(1, 0, 1)
-        return tuple(
-            DraftingCost(each.pass_share * step_s, 0.0, each.read_share * step_s, each.max_passes)
-            if each.pass_share
-            else DraftingCost()
-            for each in self._in_turn
-        )
 
     def forget(self, session: Session) -> None:
         """The session is over."""

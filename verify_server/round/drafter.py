@@ -12,6 +12,7 @@ from itertools import islice
 from math import inf
 from typing import NamedTuple
 
+from hw_profiles.step_cost import DraftingCost, StepCost
 from opensled.core.messages import DraftBlock, DraftToken, SamplingParams
 from opensled.core.penalties import Emitted, TokenCounts
 from scheduler.estimates import GUESS, Forecast
@@ -82,8 +83,17 @@ class ServerDrafter(ABC):
     """Drafts for all sessions of a server. It keeps the state of each session until `forget`."""
 
     guess: Forecast = GUESS  # forecast before the first draft
-    # Before it: assumed seconds of a pass, and of a token of text in it, in steps of the target; and passes at most
+    # Before it: assumed seconds of a pass, and of a token of text that it reads, in those of the target; passes at most
     pass_share, read_share, max_passes = 0.0, 0.0, inf
+
+    @classmethod
+    def first_cost(cls, target: StepCost) -> DraftingCost:
+        """The assumed cost before the first step; `target`: cost of the target's steps."""
+        if not cls.pass_share:
+            return DraftingCost()
+        step_s, some = target.verify_s(1, 0, 1), 64
+        read_s = (target.verify_s(1 + some, 0, 1) - step_s) / some
+        return DraftingCost(cls.pass_share * step_s, 0.0, cls.read_share * read_s, cls.max_passes)
 
     @abstractmethod
     def propose(self, asks: Sequence[Ask]) -> list[Proposal]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from hw_profiles.drafting_cost import DraftingCostModel
 from hw_profiles.learned import CostModel
-from hw_profiles.step_cost import DraftingCost, HardwareProfile
+from hw_profiles.step_cost import HardwareProfile
 from opensled.core.errors import OpenSledError
 from scheduler.plan import BatchPlan, SchedulingPolicy, Slice, Snapshot
 from verify_server.engine.base import Segment
@@ -47,13 +47,14 @@ class StepMachine:
         self, target: Target, policy: SchedulingPolicy, profile: HardwareProfile, learns: bool = True
     ) -> None:
         """`learns`: whether measured steps correct the cost in `profile`."""
-        self.target, self.policy, self.profile, self._learns = target, policy, profile, learns
+        self.target, self.policy, self._learns = target, policy, learns
         self.sessions: dict[int, Session] = {}
         self.stats = LoopStats()
         self.costs = CostModel(profile.cost, target.facts.row_step)
-        drafters = len(target.drafting.drafters) if target.drafting else 0
-        guesses = (*profile.drafting, *[DraftingCost()] * drafters)[:drafters]
+        drafters = target.drafting.drafters.values() if target.drafting else ()
+        guesses = profile.drafting or tuple([each.first_cost(profile.cost) for each in drafters])
         self.drafting_costs = [DraftingCostModel(guess) for guess in guesses]
+        self.profile = replace(profile, drafting=guesses)
         self.planned_at = 0.0  # when the latest step was planned
         self.left_out: frozenset[int] = frozenset()  # sessions without memory in it
         self._memory: object = None  # the policy's, from one plan to the next

@@ -196,8 +196,8 @@ def make_loop(config: ServeConfig, target: LoadedModel, prefix_key: bytes = b"")
     `BlockTarget`."""
     options = PolicyOptions(config.draft_wait, config.batch, config.server_draft)
     policy = make_policy(config.policy, options)
-    drafting, cost = drafting_of(config, target), target.cost(seed_cost())
-    profile = HardwareProfile(config.max_step_tokens, cost, drafting.first_costs(cost) if drafting else ())
+    drafting = drafting_of(config, target)
+    profile = HardwareProfile(config.max_step_tokens, target.cost(seed_cost()))
     steps = target.target(config, drafting, prefix_key)
     return VerifyLoop(StepMachine(steps, policy, profile), time.monotonic)
 

@@ -219,7 +219,8 @@ def sessions_beside(
     """Sessions of `context` positions that fit beside a draft's weights. A head's context takes its part of the memory
     as well; the KV of a draft model does where it is `reserved` for each session, else it is a guest."""
     weights, kv = cost.weight_bytes, cost.kv_bytes
+    room = cost.accelerator.memory_gib * 2**30 * cost.accelerator.usable_memory.typical
     if draft is not None:
         weights += draft.weight_bytes
         kv += draft.kv_bytes if reserved or isinstance(draft, HeadCost) else 0
-    return max(0, int((cost.room_bytes - weights) / kv)) // max(1, context)
+    return max(0, int((room - weights) / kv)) // max(1, context)

@@ -41,7 +41,7 @@ class ResidentCost:
     def verify_s(self, tokens: float, contexts: float, sessions: float = 0) -> float:
         everybody = sessions + self.others
         seconds = self.model.verify_s(tokens + self.others, contexts + everybody * self.context)
-        return seconds + (self.draft.context_s(tokens) if self.draft else 0.0)
+        return seconds + (self.draft.context_s(tokens) if isinstance(self.draft, HeadCost) else 0.0)
 
 
 @dataclass(frozen=True)

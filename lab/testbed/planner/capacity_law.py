@@ -14,7 +14,7 @@ from math import ceil, floor, inf
 from hw_profiles.profiles import DraftSpeed, LinkProfile
 from hw_profiles.step_cost import HardwareProfile, TargetCost
 from lab.testbed.baselines import DRAFT_BESIDE, SERVER_SD
-from lab.testbed.emulation.draft_head import DraftCost, sessions_beside
+from lab.testbed.emulation.draft_head import DraftCost, HeadCost, sessions_beside
 from lab.testbed.planner.acceptance import LENGTHS, DraftWorth
 from lab.testbed.planner.trip import mean_s, slowest_s
 
@@ -81,15 +81,16 @@ def centralized(setting: Setting, length: int, pace: float) -> float:
 def server_sd(setting: Setting, length: int, pace: float) -> float:
     """Users when the accelerator drafts as well: k steps of the draft for all sessions, or one pass of a draft head
     that writes its context in the target's steps; then one step of the target."""
-    if setting.draft_cost is None or length > setting.draft_cost.longest:
-        return 0.0
     draft_cost, tokens = setting.draft_cost, setting.acceptance.tokens[length]
+    head = draft_cost if isinstance(draft_cost, HeadCost) else None
+    if draft_cost is None or (head and length > head.longest):
+        return 0.0
     limit = setting.acceptance.unlucky[length] / pace
 
     def round_s(sessions: float) -> float:
         whole = ceil(sessions)
         draft_s = draft_cost.draft_s(length, whole, whole * setting.context)
-        context_s = draft_cost.context_s(ceil(sessions * setting.positions(length, tokens)))
+        context_s = head.context_s(ceil(sessions * setting.positions(length, tokens))) if head else 0.0
         return draft_s + context_s + setting.step_s(sessions, length, tokens)
 
     return _in_lockstep(setting, round_s, length, tokens, limit)

@@ -4,18 +4,19 @@ What the target says is recorded (sequences.py). Each session holds one place of
 guests of a draft model. There is no thread.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, inf
 from typing import Any, Protocol
 
 from hw_profiles.step_cost import HardwareProfile
+from lab.testbed.emulation.recorded_drafter import drafter_of
 from lab.testbed.emulation.step_law import StepLaw, StepPiece
 from lab.testbed.fleet import Wish
 from lab.testbed.load.records import ServerTotals
 from lab.testbed.simulated.events import Events
 from lab.testbed.simulated.sequences import Decides, RecordedSequence, Script, decided
-from lab.testbed.simulated.server_drafter import VOCABULARY, SimulatedDrafter
+from lab.testbed.traces import ItemTrace
 from opensled.core.errors import OpenSledError
 from opensled.core.messages import Draft, Limits, Prefill, SamplingParams, ServerMessage
 from scheduler.estimates import DeviceBook
@@ -40,6 +41,7 @@ from verify_server.rules.decide import Outcome
 from verify_server.rules.match import Match
 
 MAX_DRAFT = SessionLimits.max_draft
+VOCABULARY = 1 << 31  # ids of recorded tokens are not checked again
 
 
 class Reader(Protocol):
@@ -96,10 +98,21 @@ class RecordedTarget(Target):
         return [decided(item) for item in work]
 
     def draft(self, asks: Sequence[Ask]) -> list[OwnDrafts]:
-        """See `SimulatedDrafter`."""
+        """See `drafting_of`."""
         [drafted] = super().draft(asks)
         assert len(drafted.proposals) == len(asks), "the drafter failed, its log says why"
         return [drafted]
+
+
+def drafting_of(law: StepLaw, items: Iterable[ItemTrace]) -> DraftStage:
+    """The product's stage over recorded drafts of `items`, in the time that their passes take."""
+    spent_s = 0.0
+
+    def spend(seconds: float) -> None:
+        nonlocal spent_s
+        spent_s += seconds
+
+    return DraftStage({"recorded": drafter_of(items, law, spend)}, VOCABULARY, lambda: spent_s)
 
 
 class SimulatedServer:
@@ -113,12 +126,12 @@ class SimulatedServer:
         places: int,
         overhead: Overhead = Overhead(),
         profile: HardwareProfile | None = None,
-        drafter: SimulatedDrafter | None = None,
+        drafting: DraftStage | None = None,
     ) -> None:
         """`profile`: what the policy reckons with; None = the law itself."""
         self._events, self._law, self._places = events, law, places
-        self._overhead, self._drafter = overhead, drafter
-        target = RecordedTarget(drafter.stage if drafter else None, places, law)
+        self._overhead, self._drafting = overhead, drafting
+        target = RecordedTarget(drafting, places, law)
         profile = profile or HardwareProfile(cost=law.cost, drafting=(law.drafting,) if law.drafting else ())
         self._machine = StepMachine(target, policy, profile, learns=False)
         self._readers: dict[Session, Reader] = {}
@@ -162,7 +175,7 @@ class SimulatedServer:
         self._opened += 1
         budget = DraftBudget(record=self._records.of("", wish.device), floor=MIN_ACCEPTANCE)
         device = DeviceDrafts(self._devices.of("", wish.device), budget)
-        servers = self._drafter.stage.sources("") if self._drafter else ()
+        servers = self._drafting.sources("") if self._drafting else ()
         return Session(
             self._opened,
             "",

@@ -3,6 +3,7 @@
 import json
 import shutil
 import tempfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,8 +13,9 @@ from lab.training.distil.agreement import Agreement, Answers, agreement, of_grap
 from lab.training.distil.shipped_graph import write_graph
 from lab.training.distil.shipped_layers import write_layers
 from lab.training.distil.target_model import load_target
+from opensled.core.files import write_whole
 from opensled.models.draft_assembly import assemble_gguf
-from opensled.models.draft_pull import LAYERS, pack, unpack
+from opensled.models.draft_pull import LAYERS, transpose, unpack
 from opensled.models.onnx_assembly import GRAPH, PLAN, assemble_onnx
 from verify_server.text.gguf_text import GgufText
 
@@ -37,6 +39,11 @@ def ship(draft: LlamaForCausalLM, target: Path, run: Path, heldout: Path, folder
     (folder / CURVE).write_text((run / CURVE).read_text())
     measured = _measured(draft, target, run, heldout, folder)
     (folder / "README.md").write_text(CARD.read_text().replace(MEASURED, measured))
+
+
+def pack(path: Path, packed: Path) -> None:
+    """See `unpack`. Raises NotFound, UnsupportedModel."""
+    write_whole(packed, zlib.compress(transpose(path, path.read_bytes(), back=False), 9))
 
 
 def _measured(draft: LlamaForCausalLM, target: Path, run: Path, heldout: Path, folder: Path) -> str:
