@@ -35,4 +35,4 @@ class DraftingCostModel:
         self._right = keep * self._right + row * seconds
         firm = np.diag(1e-9 * self._gram.diagonal())  # solvable even if all steps are alike
         pass_s, token_s, read_s = map(float, non_negative(self._gram + firm, self._right))
-        self.cost = DraftingCost(pass_s, token_s, read_s, self._max_passes)
+        self.cost = DraftingCost(pass_s, token_s, read_s, self._max_passes, True)

@@ -48,6 +48,7 @@ class DraftingCost:
     token_s: float = 1e-5
     read_s: float = 1e-6
     max_passes: float = inf  # 1 of a draft head, which drafts all tokens in one
+    measured: bool = False  # on this server; else it is assumed
 
     def passes(self, longest: Any) -> Any:
         """For drafts the longest of which has `longest` tokens: a number, or an array."""
@@ -128,7 +129,3 @@ class TargetCost:
         read = self.target.bytes_read(tokens) / (self.accelerator.bandwidth_gb_s.typical * 1e9)
         compute = tokens * 2 * self.target.active_params / (self.accelerator.tflops.typical * 1e12)
         return max(read, compute) + self.accelerator.step_overhead_ms.typical / 1000
-
-    def draft_s(self, tokens: int, sessions: int, contexts: int) -> float:
-        """Seconds in which this model, as a draft on the server, drafts `tokens` tokens for each of `sessions`."""
-        return tokens * self.verify_s(sessions, contexts)

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from edge_client.device.config import DoctorConfig
-from edge_client.doctor import board, machine
-from edge_client.doctor.board import check_board, check_state, describe_board
+from edge_client.doctor import machine
 from edge_client.doctor.doctor import _Report
 from edge_client.doctor.edge_section import with_edge_section
 from edge_client.doctor.finding import LONGEST, fail, ok, plain, report_error, warn
+from edge_client.doctor.machine import check_board, check_state, describe_board
 from hw_profiles.detect import Board, container_share
 from hw_profiles.sysfs import BoardState
 from opensled.cli.main import main
@@ -189,9 +189,9 @@ def test_the_others_are_well(name, tmp_path):
 @pytest.mark.parametrize(
     ("state", "fix"),
     [
-        (BoardState(throttled=True, reasons=("under-voltage",)), board.SUPPLY),
-        (BoardState(throttled=False, past_reasons=("throttled", "under-voltage")), board.SUPPLY),
-        (BoardState(throttled=True, reasons=("throttled",)), board.COOLING),
+        (BoardState(throttled=True, reasons=("under-voltage",)), machine.SUPPLY),
+        (BoardState(throttled=False, past_reasons=("throttled", "under-voltage")), machine.SUPPLY),
+        (BoardState(throttled=True, reasons=("throttled",)), machine.COOLING),
         (BoardState(throttled=False, past_reasons=("throttled",)), ""),
         (BoardState(battery_percent=12, discharging=True), "plug the charger in: drafting costs power"),
         (BoardState(battery_percent=12, discharging=False), ""),
@@ -210,10 +210,10 @@ def test_a_board_that_tells_nothing_of_itself():
 
 
 def test_power_that_only_the_firmware_knows(monkeypatch):
-    monkeypatch.setattr(board, "pmic_power_w", lambda: 6.5)
-    assert board.power("/", BoardState()) == 6.5
-    assert board.power("/a/copy", BoardState()) is None
-    assert board.power("/", BoardState(power_w=9.0)) == 9.0
+    monkeypatch.setattr(machine, "pmic_power_w", lambda: 6.5)
+    assert machine.power("/", BoardState()) == 6.5
+    assert machine.power("/a/copy", BoardState()) is None
+    assert machine.power("/", BoardState(power_w=9.0)) == 9.0
     (finding,) = check_state(BoardState(temperature_c=50.0), 6.5)
     assert finding.detail == "50 °C, 6.5 W over the PMIC's rails"
 

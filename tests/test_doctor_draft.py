@@ -8,8 +8,8 @@ import pytest
 
 from edge_client.device.config import DoctorConfig
 from edge_client.device.known_drafts import choose_drafter
-from edge_client.doctor import crash, draft
-from edge_client.doctor.crash import REBUILD
+from edge_client.doctor import draft
+from edge_client.doctor.draft import REBUILD
 from edge_client.doctor.own_process import run_module
 from opensled.core.errors import NotFound
 from opensled.models.llama_api import BUILT, PREBUILT
@@ -140,8 +140,8 @@ def test_a_library_that_was_built_for_another_processor(fatal, library, drafter,
     ],
 )
 def test_another_end_of_the_process_asks_for_the_same_version_again(library, again, monkeypatch):
-    monkeypatch.setattr(crash.metadata, "version", lambda name: "7")
-    finding = crash.report_crash(library, -signal.SIGSEGV, "")
+    monkeypatch.setattr(draft.metadata, "version", lambda name: "7")
+    finding = draft.report_crash(library, -signal.SIGSEGV, "")
     assert "SIGSEGV" in finding.detail and again in finding.fix
     assert finding.fix.endswith("==7") == (library in (PREBUILT, "onnxruntime"))
 

@@ -17,7 +17,7 @@ from edge_client.device.known_drafts import choose_drafter
 from edge_client.doctor.draft_speed import SpeedReading, Tell, measure, quantity
 from edge_client.doctor.edge_section import with_edge_section
 from edge_client.doctor.machine import current_load, is_busy
-from edge_client.doctor.round_trips import jitter, round_trips
+from edge_client.doctor.server_checks import jitter, round_trips
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.threads import MODELS, model_drafter
 from edge_client.link.link import Link

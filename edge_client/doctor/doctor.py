@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING
 import opensled
 from edge_client.device.config import DoctorConfig
 from edge_client.device.known_drafts import choose_drafter
-from edge_client.doctor.board import HERE, check_board
 from edge_client.doctor.edge_section import with_edge_section
 from edge_client.doctor.finding import Finding, Status, report_error
-from edge_client.doctor.machine import check_install, check_machine
+from edge_client.doctor.machine import HERE, check_board, check_install, check_machine
 from edge_client.drafters import AUTO, asks_server
 from edge_client.link.located import locate_server
 from hw_profiles.detect import require_board

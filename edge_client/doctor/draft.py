@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from edge_client.device.config import DeviceConfig
-from edge_client.doctor.crash import NATIVE, build_command, report_crash
-from edge_client.doctor.finding import Finding, ok, report_error, warn
+from edge_client.doctor.finding import Finding, fail, ok, report_error, warn
 from edge_client.doctor.own_process import Steps, run_module
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.threads import model_drafter
 from opensled.core.errors import UsageError, from_code
+from opensled.models.llama_api import BUILT, PREBUILT
+from opensled.process import distribution
 
 LOAD_SECONDS = 15.0  # to read a model from a slow memory card
 READING = 5.0  # tokens/s; people read faster than a slower answer comes
 # Processor features (as /proc/cpuinfo names them) that make llama.cpp several times faster, and its own names.
 FEATURES = {"avx2": "AVX2", "fma": "FMA", "f16c": "F16C", "asimddp": "DOTPROD", "i8mm": "MATMUL_INT8"}
 CUDA_DEVICES = ("/dev/nvidia0", "/dev/nvhost-gpu", "/dev/nvgpu")  # a graphics card; a Jetson
+ONNX = "onnxruntime"
+NATIVE = "-DGGML_NATIVE=ON"
+REBUILD = "pip install --force-reinstall --no-cache-dir --no-binary llama-cpp-python llama-cpp-python"
+OWN = "the libraries that this drafter uses"
 
 
 async def check_draft(config: DeviceConfig, stands_in: bool = False) -> list[Finding]:
@@ -104,3 +111,49 @@ def check_speed(token_s: float | None) -> list[Finding]:
     if 1 / token_s < READING:
         return [warn("draft speed", detail, "use a smaller or more strongly quantized --draft-model")]
     return [ok("draft speed", detail)]
+
+
+def build_command(library: str, options: str) -> str:
+    """The command that builds llama.cpp here; beside the library of a wheel it is installed, and then taken."""
+    return f'CMAKE_ARGS="{options}" {distribution.command("llamacpp") if library == PREBUILT else REBUILD}'
+
+
+def report_crash(library: str, code: int, complaint: str) -> Finding:
+    """`library`: the module that was imported or used last, "" = one of the user's drafter."""
+    if code == -signal.SIGILL:
+        built = f"{_requirement(library) or OWN}: built for another processor: illegal instruction"
+        return fail("draft model", built, _for_this_processor(library))
+    if code == -signal.SIGKILL:
+        cause = complaint or "killed, probably because memory ran out"
+        return fail("draft model", cause, "use a smaller --draft-model, or --drafter lookup")
+    name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    detail = f"trying it failed ({name}): {complaint or 'no message'}"
+    return fail("draft model", detail, f"reinstall the runtime: {_again(library)}")
+
+
+def _for_this_processor(library: str) -> str:
+    """The next step after an illegal instruction."""
+    if library in (BUILT, PREBUILT):
+        return build_command(library, NATIVE)
+    if library == ONNX:
+        # Its wheel 1.21.0 for aarch64 alone asks for more than a Pi 4 has (deploy/aarch64_check.sh)
+        other = f"take another onnxruntime (a Pi 4 runs 1.23 and newer): {distribution.command('onnx')}"
+        return f"{other}; or a GGUF model with --drafter llamacpp: {distribution.command('prebuilt')}"
+    return "install that library for this processor, or choose another --drafter"
+
+
+def _again(library: str) -> str:
+    """The command that installs a library anew, in the same version."""
+    if library == BUILT:
+        return REBUILD
+    return (
+        f"pip install --force-reinstall --no-cache-dir --no-deps {_requirement(library)}" if library else OWN
+    )
+
+
+def _requirement(library: str) -> str:
+    """The library in its version, as pip reads it. The module llama_cpp is of the package llama-cpp-python."""
+    try:
+        return f"{library}=={metadata.version(library)}" if library else ""
+    except metadata.PackageNotFoundError:
+        return library

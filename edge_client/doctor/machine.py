@@ -1,5 +1,5 @@
 """Checks the installation: which one runs, and whether what a device is made of can be loaded; then the machine: its
-cores and the container's share of them, its load, and the cache."""
+cores and the container's share of them, its load, and the cache; and the board with its present state."""
 
 import importlib
 import os
@@ -9,13 +9,22 @@ import tempfile
 from pathlib import Path
 
 import opensled
+from edge_client.device.config import DoctorConfig
 from edge_client.doctor.finding import Finding, fail, ok, warn
-from hw_profiles.detect import allowed_cpus, container_share, usable_cores
+from hw_profiles.describe import now, processor
+from hw_profiles.detect import Board, allowed_cpus, container_share, detect, usable_cores
+from hw_profiles.pmic import pmic_power_w
+from hw_profiles.sysfs import BoardState, read_board
 from opensled.process import distribution
 
 # They import all libraries of a device
 NEEDED = ("edge_client.device.command", "http_api.app", "http_api.server")
 REINSTALL = "pip install --upgrade --force-reinstall grpcio protobuf numpy tokenizers"
+LOW_BATTERY = 20.0  # percent
+HERE = "/"
+UNDER_VOLTAGE = "under-voltage"
+SUPPLY = "use the board's own power supply (5 V, 3 A; 5 A for a Pi 5) and a short, thick cable"
+COOLING = "give it a heat sink or a fan, and air"
 
 
 def check_install(findings: list[Finding]) -> bool:
@@ -81,3 +90,38 @@ def check_cache(folder: Path) -> Finding:
     except OSError as error:
         fix = f"mkdir -p {folder} && chmod u+rwx {folder}"
         return warn("cache", f"{folder} cannot be written: {error.strerror}", fix)
+
+
+def check_board(config: DoctorConfig) -> list[Finding]:
+    """The findings on the board whose files are below `config.root`."""
+    board, state = detect(config.root), read_board(config.root)
+    return [ok("board", describe_board(board)), *check_state(state, power(config.root, state))]
+
+
+def describe_board(board: Board) -> str:
+    """One line; predictions start from the profile where nothing is measured."""
+    parts = [board.name, processor(board), f"{board.memory_gib:g} GiB", board.system]
+    mode = f"power mode {board.power_mode}" if board.power_mode else ""
+    profile = f"profile {board.profile}" if board.profile else "no packaged profile"
+    return ", ".join(part for part in (*parts, mode, profile) if part)
+
+
+def power(root: str, state: BoardState) -> float | None:
+    """Watts; a Pi 5 tells them only through its firmware, on the board itself."""
+    return pmic_power_w() if state.power_w is None and root == HERE else state.power_w
+
+
+def check_state(state: BoardState, power_w: float | None) -> list[Finding]:
+    """Heat, power and battery; no finding if the machine does not report them."""
+    told = now(state)
+    if state.power_w is None and power_w is not None:
+        told = ", ".join(part for part in (told, f"{power_w:.1f} W over the PMIC's rails") if part)
+    if not told:
+        return []
+    reasons = state.reasons or tuple(set(state.past_reasons) & {UNDER_VOLTAGE})
+    if reasons:
+        return [warn("heat and power", told, SUPPLY if UNDER_VOLTAGE in reasons else COOLING)]
+    percent = state.battery_percent
+    if percent is not None and state.discharging and percent < LOW_BATTERY:
+        return [warn("heat and power", told, "plug the charger in: drafting costs power")]
+    return [ok("heat and power", told)]

@@ -10,13 +10,14 @@ import contextlib
 import ssl
 import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import opensled
 from edge_client.device.config import DeviceConfig
 from edge_client.device.device import endpoint_of
 from edge_client.doctor.finding import Finding, fail, ok, plain, report_error, warn
-from edge_client.doctor.round_trips import jitter, round_trips
 from edge_client.link.link import Link
 from edge_client.link.located import trusting_context
 from opensled.core.errors import OpenSledError, Unauthorized, Unreachable
@@ -143,3 +144,23 @@ def check_round_trip(trips: list[float]) -> Finding:
             "use a nearer server or a better link; or do not draft: --drafter none",
         )
     return ok("round trip", detail)
+
+
+async def round_trips(link: Link, count: int, seconds: float) -> list[float]:
+    """Seconds of up to `count` Describe calls, one after another, for at most `seconds`; at least one.
+
+    The connection is open already. Raises the errors of `Link.describe`.
+    """
+    trips: list[float] = []
+    deadline = time.monotonic() + seconds
+    while not trips or (len(trips) < count and time.monotonic() < deadline):
+        started = time.monotonic()
+        await link.describe()
+        trips.append(time.monotonic() - started)
+        await asyncio.sleep(0)
+    return trips
+
+
+def jitter(trips: Sequence[float]) -> float:
+    """Mean difference between one round trip and the next (as in RFC 3550); 0 for a single one."""
+    return statistics.fmean(abs(after - before) for before, after in pairwise(trips)) if trips[1:] else 0.0

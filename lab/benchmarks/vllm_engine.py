@@ -170,8 +170,8 @@ def _run(arguments: Namespace) -> int:
     document["turns"] = [turn._asdict() for turn in turns]
     print("\n".join(lines(turns)))
     if out := folder_of(arguments):
-        kind = "-drafters" if own else ""
-        write_json(path := out / f"vllm_engine-{arguments.model}{kind}.json", document)
+        names = [arguments.model, *filter(None, arguments.drafters.split(","))]
+        write_json(path := out / f"vllm_engine-{'-'.join(names)}.json", document)
         print(f"written: {path}")
     return 0
 

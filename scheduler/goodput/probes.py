@@ -9,6 +9,9 @@ device cost only this session, at most their time; server drafts, and the rows o
 in session-seconds. The next probe of the source comes after PAUSE times the larger of its costs and its duration, so
 probes of all devices, or of the server's drafter, take at most 1 / PAUSE of the sessions' time. Beside these a device
 that has rested for RESTED answers is asked as soon as the next one begins.
+
+A source that is known is not probed where it would not pay if all its drafts were right and, of a device, took no time:
+nothing that a probe may show would change that.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hw_profiles.step_cost import HardwareProfile, StepCost
+from scheduler.estimates import Forecast
 from scheduler.goodput.assignment import Assignment, DraftPlanner, StepLoad
 from scheduler.goodput.outcomes import NOTHING_SEEN, SETTLED, Expected, Outcomes, recent
 from scheduler.goodput.probes import LENGTH, RESTED, Probe, ProbeCosts
@@ -147,7 +148,9 @@ def _review(
     drafts = planner.device[best.arms, planner.all] > 0
     expected = dict(_expect_rates(old, present, best, drafts, state.outcomes.worth, now))
     state = replace(state, arms=arms, hints=hints, asks=asks, load=load, expected=expected)
-    probes = dict(_probes(state, present, profile, now))
+    sources = range(1 + max([len(one.servers) for one in present]))
+    pays = [_pays(present, profile, state.writing, best.arms, source) for source in sources]
+    probes = dict(_probes(state, present, profile, now, pays))
     return replace(state, probes=probes, until=max([probe.until for probe in probes.values()], default=-inf))
 
 
@@ -180,10 +183,31 @@ def _orders(
     return dict(zip(ids, arms.tolist())), hints, asks
 
 
+def _pays(
+    sessions: Sequence[SessionView], profile: HardwareProfile, writing: float, present: Chosen, source: int
+) -> bool:
+    """Whether a source would draft for any session if all its drafts were right, and those of devices at once there."""
+    planner = DraftPlanner([_perfect(one, source) for one in sessions], profile, 1.0, writing)
+    arms = planner.best(present).arms
+    drafted = planner.own[arms, planner.all] * (planner.drafter[arms] == source - 1)
+    return bool((drafted if source else planner.device[arms, planner.all]).any())
+
+
+def _perfect(session: SessionView, source: int) -> SessionView:
+    offers = [session.device, *session.servers]
+    if offers[source : source + 1] and offers[source].forecast:
+        offers[source] = replace(offers[source], forecast=Forecast(1.0, 1.0, 0.0, 0.0), share=1.0)
+    return replace(session, device=offers[0], servers=tuple(offers[1:]))
+
+
 def _probes(
-    state: GoodputState, sessions: Sequence[SessionView], profile: HardwareProfile, now: float
+    state: GoodputState,
+    sessions: Sequence[SessionView],
+    profile: HardwareProfile,
+    now: float,
+    pays: Sequence[bool],
 ) -> Iterator[tuple[Source, Probe]]:
-    """The probes of all sources that may draft and rest."""
+    """The probes of all sources that may draft and rest; `pays`: see `_pays`."""
     for session in sessions:
         asked, drafter = state.asks.get(session.id, (0, 0))
         ordered = {0: state.hints.get(session.id), 1 + drafter: asked}
@@ -192,6 +216,9 @@ def _probes(
         for number, (offer, drafting) in enumerate(sources):
             forecast, source = offer.forecast, (session.id, number)
             if forecast is None or not offer.longest or ordered.get(number):
+                continue
+            is_new = not (forecast.drafts if drafting is None else drafting.measured)
+            if not (is_new or pays[number]):
                 continue
             probe = state.probes.get(source)
             if probe is None or now >= probe.due:

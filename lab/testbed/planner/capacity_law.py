@@ -89,7 +89,8 @@ def server_sd(setting: Setting, length: int, pace: float) -> float:
 
     def round_s(sessions: float) -> float:
         whole = ceil(sessions)
-        draft_s = draft_cost.draft_s(length, whole, whole * setting.context)
+        pass_s = draft_cost.verify_s(whole, whole * setting.context)
+        draft_s = head.draft_s(length, whole, whole * setting.context) if head else length * pass_s
         context_s = head.context_s(ceil(sessions * setting.positions(length, tokens))) if head else 0.0
         return draft_s + context_s + setting.step_s(sessions, length, tokens)
 
