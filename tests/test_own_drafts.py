@@ -132,6 +132,8 @@ def test_each_drafter_that_rests_is_tried():
 def test_a_drafter_that_does_not_pay_is_tried_now_and_then():
     seconds = 40
     assert 2 <= asked_over(seconds, own(), server(DEAR)) < 2 * seconds
+    # With nothing but right drafts it would not pay either, if it costs as much as is assumed
+    assert asked_over(seconds, own(), server(replace(DEAR, measured=True))) == 0
 
 
 def test_a_text_is_read_for_a_trial_if_that_takes_no_longer_than_a_step():

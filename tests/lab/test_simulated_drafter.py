@@ -226,7 +226,9 @@ def test_the_longest_fixed_draft_is_what_the_fleet_says():
 def test_only_the_weights_of_a_draft_take_memory_from_sessions():
     beside = replace(HUB, draft="0.5b", context=8192)
     assert beside.draft_cost is not None
-    room = beside.cost.room_bytes - beside.cost.weight_bytes - beside.draft_cost.weight_bytes
+    machine = beside.cost.accelerator
+    room = machine.memory_gib * 2**30 * machine.usable_memory.typical - beside.cost.weight_bytes
+    room -= beside.draft_cost.weight_bytes
     assert beside.sessions_that_fit == int(room / beside.cost.kv_bytes) // 8192
     with pytest.raises(UsageError, match=r"beside a 0\.5b draft"):
         simulate(Fleet(replace(beside, context=10_000_000)), made(), SHORT)
