@@ -65,6 +65,18 @@ def _real(setup: str) -> Part:
     )
 
 
+def _speculating(drafters: str) -> Part:
+    """Drafters of vLLM's own."""
+    return Part(
+        f"vllm {drafters}",
+        (f"vllm_engine-smollm2-{drafters.replace(',', '-')}.json",),
+        "lab.benchmarks.vllm_engine",
+        ("--drafters", drafters, "--eager", "--users", "1,8,32,64", "--turns", "2", "--tokens", "32"),
+        ("vllm_plugin", "scheduler/goodput"),
+        "needs .venv-vllm, and arctic-inference for suffix: run it with that Python",
+    )
+
+
 def _loose(name: str) -> Part:
     files = (f"quality-{name}.json", f"quality-{name}.svg")
     rests_on = ("verify_server/rules", "verify_server/round", "edge_client/round", "opensled/core")
@@ -144,6 +156,8 @@ PARTS = (
         ("vllm_plugin", "verify_server/rules", "scheduler/goodput", "opensled/core", "opensled/wire"),
         "needs .venv-vllm: run it with that Python",
     ),
+    _speculating("draft_model"),
+    _speculating("ngram,suffix"),
     Part("gpu", ("gpu-h100/1-facts.json",), "lab.benchmarks.gpu", (), TORCH, GPU),
 )
 
