@@ -99,7 +99,7 @@ OPENING = (
     Row("variables of a chat template that are no JSON object, take more than 16 KiB, or that every chat sets",
         "invalid_request", "template_variables", "variable", NEVER,
         each(*(chat(pb.ChatMessage(role="user"), variables=sent)
-               for sent in ("[]", "{", '{"a": "' + "a" * 16384 + '"}', '{"messages": []}', '{"eos_token": ""}')))),
+               for sent in ("[]", "{", '{"a": "' + "é" * 9000 + '"}', '{"messages": []}', '{"eos_token": ""}')))),
     Row("as many committed ids as `max_tokens`", "invalid_request", "max_tokens", "committed already", NEVER,
         each(opening(committed=[1] * MAX_TOKENS))),
     Row("`temperature` below 0, above 100, between 0 and 1e-6, NaN or infinite", "invalid_request", "temperature",

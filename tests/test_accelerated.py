@@ -299,10 +299,3 @@ def test_a_real_draft_model_of_another_vocabulary_drafts_by_text(kind):
     expected = tiny_tokenizer().decode(ids(pull(same, 16)))
     same.close()
     assert text.strip() and expected.startswith(text)
-
-
-def test_accelerated_needs_ids():
-    pytest.importorskip("llama_cpp")
-    factory = DRAFTERS.get("accelerated:llamacpp")(str(TINY_DRAFT), 1)
-    with pytest.raises(VocabularyMismatch, match="accelerated drafts need the target's ids"):
-        factory.fit(info_of(family("gpt2")), family("gpt2"))

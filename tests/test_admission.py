@@ -41,10 +41,7 @@ def test_as_many_come_in_as_keep_their_pace():
     assert fitting_sessions(load(1, 20), PROFILE, 256) == 45
     assert fitting_sessions(load(30, 20), PROFILE, 256) == 45
     assert fitting_sessions(load(30, 20), PROFILE, 12) == 12
-
-
-def test_nobody_is_promised_anything_without_a_pace():
-    assert fitting_sessions(load(30, 0), PROFILE, 256) == 256
+    assert fitting_sessions(load(30, 0), PROFILE, 256) == 256  # without a pace nobody is promised anything
 
 
 def test_sessions_take_turns_where_a_step_is_too_small_for_all():
@@ -70,9 +67,7 @@ def test_the_fastest_promise_counts():
     views = [view(1, pace=5.0), view(2, pace=30.0), view(3)]
     assert ActiveLoad.around(AdmissionRequest("a", pace=10.0), views) == ActiveLoad(4, 3, 30.0)
     assert ActiveLoad.around(AdmissionRequest("a", positions=7, pace=40.0), views) == ActiveLoad(4, 10, 40.0)
-
-
-def test_whose_reader_is_gone_costs_nobody_pace():
+    # Whose reader is gone costs nobody pace
     assert ActiveLoad.around(AdmissionRequest("a"), [view(1, pace=9.0, absent=True)]) == ActiveLoad(1, 0, 0.0)
 
 

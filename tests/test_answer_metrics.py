@@ -17,7 +17,7 @@ from opensled.metrics.answer_counts import (
     RouteCounts,
     answer_metrics,
 )
-from opensled.metrics.registry import Metric, build_metric
+from opensled.metrics.registry import build_metric
 from tests.devices import device_on, read
 from tests.http_serving import HI, asking, http_serving, said
 from tests.pace import units
@@ -227,10 +227,3 @@ def test_what_counting_costs_a_round_is_negligible():
 def test_labels_are_in_the_order_in_which_they_are_written():
     for metric in [*answer_metrics(lambda: ()), build_metric()]:
         assert metric.labels == sorted(metric.labels)
-
-
-def test_readings_with_two_labels_and_readings_without():
-    text = scrape(
-        [Metric("pairs", "Pairs.", lambda: {("a", "b"): 2.0}, "left,right"), Metric("one", "One.", lambda: 1)]
-    )
-    assert 'opensled:pairs{left="a",right="b"} 2.0' in text and "\nopensled:one 1.0" in text

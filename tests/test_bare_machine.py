@@ -96,8 +96,17 @@ def test_a_server_there_says_what_it_goes_without(bare):
         assert f"no module {module}; run: " in note and "[server]" in note
 
 
-def test_a_guide_is_refused_there_and_no_other_sequence_notices(bare, whole):
-    asyncio.run(refuses_guides_alone(bare[0].address, whole))
+async def test_a_guide_is_refused_there_and_no_other_sequence_notices(bare, whole):
+    async with linked(bare[0].address) as link, linked(whole) as other:
+        assert GUIDE not in (await link.describe()).capabilities
+        assert GUIDE in (await other.describe()).capabilities
+        beside = asyncio.ensure_future(finish(link, LONG))
+        for _ in range(3):
+            refusal = await first_reply(link, GUIDED)
+            assert isinstance(refusal, Failure) and not beside.done()
+            assert (refusal.code, refusal.field) == ("unsupported", "response_format")
+            assert "the package llguidance" in refusal.reason
+        assert (await beside)[1] == (await finish(other, LONG))[1]
 
 
 def lines(folder: Path, start: str) -> list[str]:
@@ -109,16 +118,3 @@ def answer(address: str, environment: dict[str, str], drafter: str) -> dict:
     done = opensled("generate", *flags, *QUESTION, variables=environment)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
-
-
-async def refuses_guides_alone(address: str, whole: str) -> None:
-    async with linked(address) as link, linked(whole) as other:
-        assert GUIDE not in (await link.describe()).capabilities
-        assert GUIDE in (await other.describe()).capabilities
-        beside = asyncio.ensure_future(finish(link, LONG))
-        for _ in range(3):
-            refusal = await first_reply(link, GUIDED)
-            assert isinstance(refusal, Failure) and not beside.done()
-            assert (refusal.code, refusal.field) == ("unsupported", "response_format")
-            assert "the package llguidance" in refusal.reason
-        assert (await beside)[1] == (await finish(other, LONG))[1]

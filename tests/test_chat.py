@@ -19,10 +19,7 @@ from opensled.core.images import ImageFacts, digest_of
 from opensled.core.messages import ChatMessage
 from opensled.drafting.status import DraftStatus
 from opensled.text.painter import Painter
-from tests.devices import device_on, read
 from tests.five_tokenizers import TOKENIZERS
-from tests.gated_target import SlowEngine
-from tests.serving import serving
 from tests.tiny_drafts import tiny_tokenizer
 from tests.vision_models import picture
 
@@ -95,9 +92,14 @@ def test_a_picture_goes_with_the_next_question_and_stays_in_the_conversation(tmp
         (SEES, "/image", "write /image FILE"),
         (SEES, "/image /no/such.png", "cannot be read"),
         (SEES, f"/image {__file__}", "is not a readable image"),
+        (None, "/save /no/such/folder/x", "/no/such/folder/x cannot be written"),
+        (None, "/save", "write /save FILE"),
+        (None, "/undo", "no question to take back"),
+        (None, "/Reset", "no command /Reset"),
+        (None, "\udcff", "not valid UTF-8"),
     ],
 )
-def test_what_is_no_picture_is_told_and_sends_nothing(images, line, error, capsys):
+def test_a_bad_line_is_told_and_sends_nothing(images, line, error, capsys):
     device = FakeDevice("one", images=images)
     talk(device, line)
     assert error in capsys.readouterr().err and not device.prompts
@@ -138,22 +140,6 @@ def test_the_commands_speak(tmp_path):
     assert json.loads(path.read_text())["messages"][1] == {"role": "assistant", "content": "one"}
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("/save /no/such/folder/x", "/no/such/folder/x cannot be written"),
-        ("/save", "write /save FILE"),
-        ("/undo", "no question to take back"),
-        ("/Reset", "no command /Reset"),
-        ("\udcff", "not valid UTF-8"),
-    ],
-)
-def test_a_bad_line_is_told_and_sends_nothing(line, said, capsys):
-    device = FakeDevice()
-    talk(device, line)
-    assert said in capsys.readouterr().err and not device.prompts
-
-
 def test_saving_never_overwrites(tmp_path, capsys):
     path = tmp_path / "precious"
     path.write_text("mine")
@@ -184,17 +170,6 @@ def test_a_target_without_a_template_is_refused():
 )
 def test_the_origins_of_a_commit(commit, origins):
     assert commit.origins == origins
-
-
-async def test_the_origins_of_an_answer_add_up_to_its_account():
-    # Steps that take a while: a fake server may have written everything before a device has drafted.
-    async with serving(engine=SlowEngine(num_blocks=100)) as (_, address), device_on(address) as device:
-        chunks = await read(device)
-    origins, stats = [origin for chunk in chunks for origin in chunk.origins], chunks[-1].stats
-    assert len(origins) == stats.completion_tokens == sum(len(chunk.token_ids) for chunk in chunks)
-    assert origins.count("accepted") == stats.accepted > 0
-    assert origins.count("server") == stats.server_decoded
-    assert origins.count("recovered") + origins.count("bonus") == stats.round_tokens - stats.accepted
 
 
 # -- the parts -------------------------------------------------------------------------------------------

@@ -20,8 +20,8 @@ from opensled.models.store import model_path
 from opensled.process.fork_server import ForkServer
 from opensled.text import chat_forms
 from opensled.text.chat_render import TemplateRefused
-from opensled.text.tokenizer import TargetTokenizer
 from tests import strict_templates as strict
+from tests.tiny_drafts import tiny_tokenizer
 from tests.tiny_gguf import add_tokenizer, save
 from verify_server.text.chat_template import Chats
 from verify_server.text.gguf_text import GgufText
@@ -89,11 +89,10 @@ def test_a_chat_is_read_by_every_template(template, spelled, expected):
 
 @pytest.mark.parametrize("template, spelled, expected", READ)
 def test_a_device_alone_reads_it_the_same_way(template, spelled, expected, monkeypatch):
-    tokenizer = TargetTokenizer((TINY / "tokenizer.json").read_bytes())
     monkeypatch.setattr(local_only, "_special", lambda info, tokenizer: {})
     local_only._renderer.cache_clear()
-    ids = local_only.render(chat(spelled), template, None, tokenizer)
-    assert ids == tokenizer.encode_rendered(expected.replace("+", "\n\n"))
+    ids = local_only.render(chat(spelled), template, None, tiny_tokenizer())
+    assert ids == tiny_tokenizer().encode_rendered(expected.replace("+", "\n\n"))
 
 
 def test_a_device_that_starts_slowly_still_tries_every_form(monkeypatch):
@@ -104,21 +103,21 @@ def test_a_device_that_starts_slowly_still_tries_every_form(monkeypatch):
         clock[0] += 100 * (server._process is None)
         return running(server)
 
-    tokenizer = TargetTokenizer((TINY / "tokenizer.json").read_bytes())
     monkeypatch.setattr(ForkServer, "_running", slow)
     monkeypatch.setattr(chat_forms, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr(local_only, "_special", lambda info, tokenizer: {})
     local_only._renderer.cache_clear()
-    ids = local_only.render(chat("u:A a:B s:C u:D"), strict.QWEN, None, tokenizer)
+    ids = local_only.render(chat("u:A a:B s:C u:D"), strict.QWEN, None, tiny_tokenizer())
     assert clock[0] == 100
-    assert ids == tokenizer.encode_rendered("<system>C</><user>A</><assistant>B</><user>D</><assistant>")
+    assert ids == tiny_tokenizer().encode_rendered(
+        "<system>C</><user>A</><assistant>B</><user>D</><assistant>"
+    )
 
 
 def test_a_device_says_that_a_template_takes_too_much_to_compile(monkeypatch):
-    tokenizer = TargetTokenizer((TINY / "tokenizer.json").read_bytes())
     monkeypatch.setattr(local_only, "_special", lambda info, tokenizer: {})
     with pytest.raises(InvalidRequest, match="compiling the chat template on this device takes more than"):
-        local_only.render(chat("u:A"), "{{ 3 ** (10 ** 9) % 2 }}", None, tokenizer)
+        local_only.render(chat("u:A"), "{{ 3 ** (10 ** 9) % 2 }}", None, tiny_tokenizer())
 
 
 def test_what_no_form_suits_is_refused_with_the_first_reason():

@@ -244,16 +244,12 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield process.wait_ready()
 
 
-async def opened(address: str, prompt: tuple[int, ...]) -> Opened | Failure:
+async def test_a_request_meets_the_limits_of_the_file(address):
+    params = SamplingParams(temperature=0, max_tokens=2)
     async with linked(address) as link:
-        return await first_reply(link, Open(prompt, SamplingParams(temperature=0, max_tokens=2)))
-
-
-def test_a_request_meets_the_limits_of_the_file(address):
-    taken = asyncio.run(opened(address, (3, 1, 4)))
+        taken, more = [await first_reply(link, Open(ids, params)) for ids in ((3, 1, 4), (3, 1, 4, 1))]
     assert isinstance(taken, Opened) and taken.limits.max_draft == 5
-    refused = asyncio.run(opened(address, (3, 1, 4, 1)))
-    assert isinstance(refused, Failure) and "your tenant may send at most 3" in str(refused.error())
+    assert isinstance(more, Failure) and "your tenant may send at most 3" in str(more.error())
 
 
 def test_what_tenants_and_clients_may_take_has_no_flag():

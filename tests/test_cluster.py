@@ -23,6 +23,7 @@ from opensled.net.address import is_loopback
 from scheduler.cluster import ray_guard
 from scheduler.cluster.placement import STALE
 from scheduler.cluster.supervisor import ClusterSpec
+from tests.ended import is_alive, require_end
 from verify_server.options.serve_config import ServeConfig
 
 REPLICAS = ("replica-0", "replica-1")
@@ -182,22 +183,9 @@ def tree(process: subprocess.Popen) -> list:
     return []
 
 
-def ended(process) -> bool:
-    """Also when nobody has taken notice of its end yet."""
-    try:
-        return process.status() == "zombie"
-    except psutil().NoSuchProcess:
-        return True
-
-
-def gone(processes) -> bool:
-    """Whether all of them end before long."""
-    deadline = time.monotonic() + 60
-    while not all(map(ended, processes)):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
+def require_gone(processes) -> None:
+    for one in processes:
+        require_end(one.pid, 60.0)
 
 
 def test_everything_listens_on_loopback(served):
@@ -233,7 +221,8 @@ def test_at_sigterm_nothing_is_left(served):
     below = tree(served.process)
     assert len(below) > 6
     served.process.send_signal(signal.SIGTERM)
-    assert served.process.wait(60) == 0 and gone(below)
+    assert served.process.wait(60) == 0
+    require_gone(below)
 
 
 @pytest.mark.long
@@ -245,7 +234,7 @@ def test_what_does_not_start_ends_the_command_and_leaves_nothing(tmp_path):
         time.sleep(0.05)
     words = process.communicate()[1]
     assert process.returncode == 3 and "error: no model" in words, words
-    assert gone(below)
+    require_gone(below)
 
 
 @pytest.mark.long
@@ -255,7 +244,8 @@ def test_killed_without_a_warning_no_replica_is_left():
         process.wait_ready(120)
         below = [one for one in tree(process.process) if "Agent" not in one.name()]
         process.kill()
-        assert len(below) > 6 and gone(below)
+        assert len(below) > 6
+        require_gone(below)
 
 
 @pytest.mark.long
@@ -266,10 +256,10 @@ def test_what_a_killed_gateway_left_ends_by_name_when_the_next_one_starts(tmp_pa
         below = tree(process.process)
         process.kill()
     agents = [one for one in below if "Agent" in one.name()]
-    assert len(agents) == 2 and not all(map(ended, agents))
+    assert len(agents) == 2 and any(is_alive(one.pid) for one in agents)
     with Process(["serve", "--replicas", "1", *TINY], isolated=True, log=log) as again:
         again.wait_ready(120)
-        assert gone(below)
+        require_gone(below)
     [line] = [line for line in log.read_text().splitlines() if "a killed gateway had left of its Ray" in line]
     assert all(str(one.pid) in line for one in agents)
 

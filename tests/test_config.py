@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.device.config import DoctorConfig, EdgeConfig
+from edge_client.device.config import DoctorConfig
 from edge_client.device.prompt_config import GenerateConfig
 from edge_client.doctor.edge_section import with_edge_section
 from opensled.cli import main as cli
-from opensled.cli.config import Option, config_files, option, options
+from opensled.cli.config import config_files, option, options
 from opensled.cli.config_command import DEVICE_VERBS, sample
 from opensled.cli.config_file import TABLES, read_file
 from opensled.cli.config_layers import merge_layers, resolve
@@ -48,10 +48,6 @@ def test_names_follow_from_the_field():
     assert (wait.flags, NAMED["loud"].flags) == (("--draft-wait",), ("--loud", "--no-loud"))
     assert NAMED["rare"].flags == NAMED["most"].flags == ()
     assert (NAMED["rare"].variable, NAMED["most"].key) == ("OPENSLED_RARE", "most")
-
-
-def test_defaults(config_paths):
-    assert resolve(Sample, "sample", {}, {}) == Sample()
 
 
 def test_precedence(config_paths):
@@ -252,10 +248,6 @@ def test_no_address_has_a_grammar_of_its_own():
     assert all(item.read for item in every) and len(every) > len(ADDRESSES)
 
 
-def test_options_are_complete():
-    assert all(isinstance(item, Option) and item.help for item in NAMED.values())
-
-
 # -- the sample file ----------------------------------------------------------------------------------------------
 
 
@@ -409,8 +401,3 @@ def test_it_cannot_hide_itself(files, capsys, monkeypatch):
         line = capsys.readouterr().err.splitlines()[0]
         said = json.loads(line)["message"] if line.startswith("{") else line.removeprefix("note: ")
         assert said.startswith("opensled.toml of this folder sets") and "server" in said
-
-
-def test_origins_are_by_field(files):
-    files[0].write_text("[edge]\nserver = 'a:1'\npace = 3\n")
-    assert merge_layers(EdgeConfig, "edge", {"pace": 4.0}, {})[1] == {"server": "a:1"}

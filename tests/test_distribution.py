@@ -318,14 +318,6 @@ def test_a_server_of_gguf_targets_needs_no_library_of_others():
 # -- registries and what they miss --------------------------------------------------------------------------------
 
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-
-
 def distributions(requirements: list[str]) -> set[str]:
     """Names as PyPI compares them."""
     return {re.sub(r"[-_.]+", "-", re.match(r"[\w.-]+", text)[0]).lower() for text in requirements}
@@ -343,8 +335,8 @@ def modules() -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("extra", ["", "llamacpp", "onnx", "server", "home", "train"])
 def test_a_missing_module_comes_with_what_asks_for_it(extra):
-    extras = PROJECT["optional-dependencies"]
-    asked = extras[extra] if extra else PROJECT["dependencies"]
+    extras = WHOLE["project"]["optional-dependencies"]
+    asked = extras[extra] if extra else WHOLE["project"]["dependencies"]
     if extra == "server":
         asked = asked + extras["serving"]
     for name in distributions(asked) & modules().keys() - {"opensled"}:

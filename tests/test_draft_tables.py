@@ -144,11 +144,6 @@ class TestFile:
         with pytest.raises(UnsupportedModel, match="damaged"):
             table_file.read(tmp_path / "a.table")
 
-    def test_a_nested_header_is_damage(self, tmp_path):
-        (tmp_path / "a.table").write_bytes(NESTED)
-        with pytest.raises(UnsupportedModel, match="damaged"):
-            table_file.read(tmp_path / "a.table")
-
     def test_other_formats_say_what_they_are(self, tmp_path):
         path = tmp_path / "a.table"
         path.write_bytes(b"OpenSLED draft table 2\n{}\n")

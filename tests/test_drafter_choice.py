@@ -129,14 +129,6 @@ def test_a_named_table_of_another_vocabulary_is_an_error(tmp_path):
         chosen(drafter="cacheback", draft_table=table)
 
 
-def test_another_target_may_have_another_drafter(capsys):
-    factory = FittingFactory(DeviceConfig(threads=1))
-    factory.fit(tiny_info())
-    assert "tiny-draft" in factory.name
-    factory.fit(OTHER)
-    assert factory.name == WITHOUT and "smollm2" in capsys.readouterr().err
-
-
 def test_a_draft_model_is_loaded_once_for_targets_that_it_fits():
     """Its weights take seconds, in which the device would serve nobody."""
     factory = FittingFactory(DeviceConfig(threads=1))
@@ -148,10 +140,8 @@ def test_a_draft_model_is_loaded_once_for_targets_that_it_fits():
 
 def test_a_draft_model_comes_back_with_a_target_that_it_fits():
     factory = FittingFactory(DeviceConfig(threads=1, draft_model="tiny-draft"))
-    for target, name in (
-        (OTHER, WITHOUT),
-        (tiny_info(), "chain lookup, cacheback tiny-draft.table, llamacpp tiny-draft-q8_0.gguf"),
-    ):
+    fitting = (tiny_info(), "chain lookup, cacheback tiny-draft.table, llamacpp tiny-draft-q8_0.gguf")
+    for target, name in (fitting, (OTHER, WITHOUT), fitting):
         factory.fit(target)
         assert factory.name == name
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from adapt.kept.kept_store import KeptStore, KeptText
 from lab.training.adapting import command, draft_folder, learner
@@ -22,10 +21,10 @@ from lab.training.decoding import generate, greedy
 from lab.training.distil.self_text import ANSWER, GIVEN, ends
 from lab.training.distil.shard_batches import ShardText
 from lab.training.distil.target_model import load_target
-from lab.training.item import split_of
 from opensled.core.errors import NotFound, UnsupportedModel, UsageError, VocabularyMismatch
 from opensled.models.llama import LlamaModel
 from opensled.models.store import model_file
+from tests.lab.micro_llama import micro_llama
 
 VOCABULARY = 60
 
@@ -93,21 +92,6 @@ def test_the_gate_wants_the_whole_interval():
 # -- training ---------------------------------------------------------------------------------------------
 
 
-def small() -> LlamaForCausalLM:
-    torch.manual_seed(5)
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=VOCABULARY,
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            num_key_value_heads=2,
-            tie_word_embeddings=True,
-        )
-    )
-
-
 def counting_texts(count: int = 24) -> list[ShardText]:
     """After n the target says n + 1, with probability 0.9."""
     texts = []
@@ -121,7 +105,8 @@ def counting_texts(count: int = 24) -> list[ShardText]:
 
 
 def trained(folder: Path, epochs: int = 12, about: str = "a", rate: float = 5e-3) -> DraftLearner:
-    return DraftLearner(small(), counting_texts(), folder, {"about": about}, epochs, rate)
+    draft = micro_llama(VOCABULARY, 0, hidden=32, layers=1, heads=2).requires_grad_(True)
+    return DraftLearner(draft, counting_texts(), folder, {"about": about}, epochs, rate)
 
 
 def test_a_draft_learns_the_probabilities(tmp_path):
@@ -293,7 +278,3 @@ def test_a_draft_of_another_vocabulary_is_refused(monkeypatch, pair):
     )
     with pytest.raises(UnsupportedModel, match="tiny-draft is a gemma3"):
         load_pair("tiny-draft", "tiny")
-
-
-def test_prompts_are_of_both_splits():
-    assert {split_of(f"What is {n}?") for n in range(150)} == {"train", "heldout"}

@@ -1,7 +1,4 @@
-"""`opensled plan --hierarchy`: what three recorded tiers say, the rows, the words, the map and the mistakes.
-
-Run: .venv/bin/python -m pytest tests/lab/test_hierarchy_planner.py -q
-"""
+"""`opensled plan --hierarchy`: what three recorded tiers say, the rows, the words, the map and the mistakes."""
 
 import json
 import random

@@ -1,7 +1,4 @@
-"""`opensled plan`: the answers to people who have hardware, or buy it, the comparison, and the names they type.
-
-Run: python -m pytest tests/lab/test_plan_answers.py
-"""
+"""`opensled plan`: the answers to people who have hardware, or buy it, the comparison, and the names they type."""
 
 import json
 import re

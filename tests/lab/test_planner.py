@@ -329,18 +329,16 @@ def test_the_map_has_every_place_and_a_reason_for_each(work):
     assert any(point.gain == inf for point in found)
 
 
-@pytest.mark.parametrize("name", [pytest.param("map.png", marks=pytest.mark.long), "map.svg"])
-def test_the_map_becomes_a_picture(name, tmp_path, work):
-    draw(points([REGIMES["hub"]], work), tmp_path / name, "a test")
-    head = (tmp_path / name).read_bytes()[:200]
-    assert b"PNG" in head if name.endswith("png") else b"svg" in head
+def test_the_map_becomes_a_picture(tmp_path, work):
+    draw(points([REGIMES["hub"]], work), tmp_path / "map.svg", "a test")
+    assert b"svg" in (tmp_path / "map.svg").read_bytes()[:200]
 
 
 def test_the_command_draws_the_map(tmp_path, capsys):
     path = tmp_path / "map.png"
     assert main(["plan", "--json", "--map", str(path)]) == 0
     assert json.loads(capsys.readouterr().out)
-    assert path.stat().st_size > 10_000
+    assert b"PNG" in path.read_bytes()[:200] and path.stat().st_size > 10_000
     assert main(["plan", "--map", str(tmp_path / "none" / "own.png")]) == 2
     assert "there is no folder" in capsys.readouterr().err
 

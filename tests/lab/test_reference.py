@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from lab.testbed.forcing import follow
 from lab.testbed.gguf_reference import GgufReference
@@ -21,6 +21,7 @@ from opensled.core import noise
 from opensled.core.messages import SamplingParams
 from opensled.core.sampling import Sampler
 from opensled.models.store import model_file, model_path
+from tests.tiny_models import random_model
 
 WORDS = ["<eos>", "<user>", "<assistant>", *(f"w{number}" for number in range(29))]
 EOS = 0
@@ -113,22 +114,8 @@ def test_the_lead_beside_a_masked_token():
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random Llama with 32 tokens, and a word tokenizer."""
-    folder = tmp_path_factory.mktemp("model")
-    torch.manual_seed(5)
-    config = LlamaConfig(
-        vocab_size=len(WORDS),
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=CONTEXT,
-        initializer_range=0.3,
-        bos_token_id=None,
-        eos_token_id=EOS,
-        pad_token_id=EOS,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
+    ids = {"vocab_size": len(WORDS), "bos_token_id": None, "eos_token_id": EOS}
+    folder = random_model("llama", tmp_path_factory.mktemp("model"), max_position_embeddings=CONTEXT, **ids)
     words = Tokenizer(models.WordLevel({word: index for index, word in enumerate(WORDS)}, "<eos>"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<eos>", chat_template=TEMPLATE)

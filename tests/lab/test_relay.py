@@ -1,7 +1,6 @@
 """The relay between real sockets: bytes, delays, outages, resets, real gRPC."""
 
 import asyncio
-import functools
 import random
 import signal
 import socket
@@ -24,16 +23,6 @@ from tests.serving import serving
 
 CALM = profile()  # no delay, no loss
 RESET = (ConnectionResetError, BrokenPipeError)
-
-
-def in_a_loop(test):
-    """A test that is a coroutine function, run to its end."""
-
-    @functools.wraps(test)
-    def run(*arguments, **named):
-        asyncio.run(asyncio.wait_for(test(*arguments, **named), 60))
-
-    return run
 
 
 @asynccontextmanager
@@ -90,7 +79,6 @@ async def exchanged(address, pieces) -> bytes:
 
 
 @pytest.mark.parametrize("name", ["calm", "wifi-good", "5g"])
-@in_a_loop
 async def test_bytes_arrive_whole_and_in_order_whatever_their_sizes(name):
     link = CALM if name == "calm" else catalog.link(name)
     dice = random.Random(7)
@@ -104,7 +92,6 @@ async def test_bytes_arrive_whole_and_in_order_whatever_their_sizes(name):
 
 @pytest.mark.timed
 @pytest.mark.parametrize("dilation", [1.0, 4.0])
-@in_a_loop
 async def test_a_round_trip_takes_what_the_profile_says_times_the_dilation(dilation):
     link = profile((20, 20))
     async with (
@@ -117,7 +104,6 @@ async def test_a_round_trip_takes_what_the_profile_says_times_the_dilation(dilat
     assert 0.02 * dilation <= min(taken) < 0.03 * dilation
 
 
-@in_a_loop
 async def test_connecting_costs_a_round_trip_as_well():
     async with listener(echo) as to, Relay(profile((60, 60)), to) as relay:
         began = time.monotonic()
@@ -126,7 +112,6 @@ async def test_connecting_costs_a_round_trip_as_well():
         assert time.monotonic() - began >= 0.12
 
 
-@in_a_loop
 async def test_all_connections_share_the_rate():
     link = profile(up=8)  # 1 MB/s up
     async with listener(echo) as to, Relay(link, to) as relay:
@@ -135,7 +120,6 @@ async def test_all_connections_share_the_rate():
         assert time.monotonic() - began >= 0.2
 
 
-@in_a_loop
 async def test_a_sender_is_held_up_when_its_receiver_does_not_read():
     release = asyncio.Event()
 
@@ -153,7 +137,6 @@ async def test_a_sender_is_held_up_when_its_receiver_does_not_read():
         await asyncio.wait_for(writer.drain(), 20)
 
 
-@in_a_loop
 async def test_one_half_may_close_and_the_other_go_on():
     async def answer_at_the_end(reader, writer):
         question = await reader.read(-1)
@@ -164,7 +147,6 @@ async def test_one_half_may_close_and_the_other_go_on():
         assert await exchanged(relay.address, [b"all", b" of it"]) == b"heard all of it"
 
 
-@in_a_loop
 async def test_both_ends_see_a_reset():
     came, seen = asyncio.Event(), asyncio.get_running_loop().create_future()
 
@@ -185,7 +167,6 @@ async def test_both_ends_see_a_reset():
         assert isinstance(await asyncio.wait_for(seen, 20), RESET)
 
 
-@in_a_loop
 async def test_a_reset_by_one_end_reaches_the_other():
     async def slam(reader, writer):
         await reader.readexactly(1)
@@ -200,7 +181,6 @@ async def test_a_reset_by_one_end_reaches_the_other():
         assert not relay.connections
 
 
-@in_a_loop
 async def test_scheduled_resets_come_again_and_again():
     async with listener(echo) as to, Relay(CALM, to, chaos=Chaos(reset_every=0.1)) as relay:
         for _ in range(3):
@@ -210,7 +190,6 @@ async def test_scheduled_resets_come_again_and_again():
 
 
 @pytest.mark.timed
-@in_a_loop
 async def test_an_outage_delays_and_loses_nothing():
     chaos = Chaos(outage_every=0.6, outage=0.3)
     async with listener(echo) as to, Relay(CALM, to, chaos=chaos) as relay, dialled(relay.address) as streams:
@@ -233,7 +212,6 @@ def test_chaos_that_makes_no_sense_is_refused(numbers):
         Chaos(*numbers)
 
 
-@in_a_loop
 async def test_a_server_that_refuses_is_a_reset_connection():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         nobody = join_host_port(*taken.getsockname())
@@ -242,7 +220,6 @@ async def test_a_server_that_refuses_is_a_reset_connection():
             await asyncio.wait_for(reader.read(1), 20)
 
 
-@in_a_loop
 async def test_an_alarm_rings_in_order_and_never_early():
     loop, rung = asyncio.get_running_loop(), []
     alarm, done = Alarm(), asyncio.Event()
@@ -256,7 +233,6 @@ async def test_an_alarm_rings_in_order_and_never_early():
     assert all(at >= offset for offset, at in rung)
 
 
-@in_a_loop
 async def test_a_closed_alarm_never_rings():
     alarm, rung = Alarm(), []
     now = asyncio.get_running_loop().time()
@@ -267,7 +243,6 @@ async def test_a_closed_alarm_never_rings():
     assert not rung
 
 
-@in_a_loop
 async def test_an_address_in_use_is_an_error_and_leaves_no_timer_open():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         before = len(list(Path("/proc/self/fd").iterdir()))
@@ -277,14 +252,12 @@ async def test_an_address_in_use_is_an_error_and_leaves_no_timer_open():
         assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-@in_a_loop
 async def test_without_a_timer_of_the_kernel_asyncio_rings(monkeypatch):
     monkeypatch.setattr("lab.testbed.link_state._libc", object)
     async with listener(echo) as to, Relay(profile((4, 4)), to) as relay, dialled(relay.address) as streams:
         assert await round_trip(*streams) >= 0.004
 
 
-@in_a_loop
 async def test_a_device_answers_the_same_through_a_link_that_resets():
     link, answers = profile((4, 12), loss=0.01), []
     async with serving() as (_, address):
@@ -298,7 +271,6 @@ async def test_a_device_answers_the_same_through_a_link_that_resets():
     assert answers and all([t for chunk in answer for t in chunk.token_ids] == wanted for answer in answers)
 
 
-@in_a_loop
 async def test_the_command_relays_until_it_is_told_to_stop():
     async with listener(echo) as to:
         command = [sys.executable, "-m", "lab.testbed.link_relay", "--profile", "ethernet", "--to", to]

@@ -170,23 +170,16 @@ HIERARCHIES = given(
 )
 
 
-@settings(max_examples=8)
-@HIERARCHIES
-def test_nothing_impossible_happens_in_any_hierarchy(**drawn):
-    require_possible_hierarchy(**drawn)
+@pytest.mark.parametrize("examples", [8, pytest.param(25, marks=pytest.mark.long)])
+def test_nothing_impossible_happens_in_any_hierarchy(examples):
+    @settings(max_examples=examples)
+    @HIERARCHIES
+    def require_possible_hierarchy(hub, device, shape, wait, groups, seed) -> None:
+        traces = made_tiers(hub, device, 6, seed, 24)
+        fleet = Fleet(replace(CLOUD, draft_wait=wait), tuple(groups), hub=shape)
+        require_possible(simulate(fleet, traces, Load(warmup=0.5, duration=4.0, seed=seed)), traces)
 
-
-@pytest.mark.long
-@settings(max_examples=25)
-@HIERARCHIES
-def test_nothing_impossible_happens_in_many_hierarchies(**drawn):
-    require_possible_hierarchy(**drawn)
-
-
-def require_possible_hierarchy(hub, device, shape, wait, groups, seed) -> None:
-    traces = made_tiers(hub, device, 6, seed, 24)
-    fleet = Fleet(replace(CLOUD, draft_wait=wait), tuple(groups), hub=shape)
-    require_possible(simulate(fleet, traces, Load(warmup=0.5, duration=4.0, seed=seed)), traces)
+    require_possible_hierarchy()
 
 
 # -- what a fleet says ------------------------------------------------------------------------------------------

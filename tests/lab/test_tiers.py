@@ -1,7 +1,4 @@
-"""Recordings of three tiers: what hub and device say after any text that can come to be, and their files.
-
-Run: .venv/bin/python -m pytest tests/lab/test_tiers.py -q
-"""
+"""Recordings of three tiers: what hub and device say after any text that can come to be, and their files."""
 
 from dataclasses import replace
 

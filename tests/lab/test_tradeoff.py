@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from math import sqrt
 
 import pytest
 
@@ -58,15 +57,6 @@ def test_values_by_hand():
     values = {name: value(name, 40, 8) / value(name, 1, 2) for name in POWERS}
     assert values == {"speed": 40, "balanced": pytest.approx(20), "cost": 10, "energy": 10}
     assert {value(name, 40, 0.0) for name in POWERS} == {40}, "what costs nothing divides nothing by zero"
-
-
-def test_balanced_orders_by_tokens_per_second_times_tokens_per_dollar():
-    found = [(40.0, 8.0), (30.0, 5.0), (10.0, 0.9)]
-    values = [value("balanced", rate, spent) for rate, spent in found]
-    products = [rate * rate / spent for rate, spent in found]
-    assert [each / values[0] for each in values] == pytest.approx(
-        [sqrt(product / products[0]) for product in products]
-    )
 
 
 def test_of_two_offers_as_fast_the_cheaper_is_taken():
