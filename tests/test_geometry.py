@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from tests.tiny_models import by_rows, random_model
 from tests.tiny_models import folder as folder
-from tests.tiny_models import random_model
 from verify_server.engine.base import Segment
 from verify_server.engine.torch import geometry, loading, sdpa
 from verify_server.engine.torch.packing import padded_rows
@@ -39,22 +39,10 @@ def test_a_level_that_is_called_exact_is(family, dtype, folder):
             assert torch.equal(logits[:count], whole[:count])
 
 
-class RowDependent:
-    """A linear layer whose last bits depend on how many rows it is given: other bits from `border` rows on."""
-
-    def __init__(self, border: int) -> None:
-        self.border = border
-
-    def __call__(self, layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
-        out = nn.functional.linear(inputs, layer.weight, layer.bias)
-        return out * (1 + 2**-20) if inputs.shape[-2] < self.border else out
-
-
 @pytest.mark.parametrize(("border", "found"), [(3, 4), (10, 16), (30, 32)])
 def test_the_smallest_multiple_that_holds_is_found(border, found, folder, monkeypatch):
     probed = network(folder("llama"), torch.float32)
-    dependent = RowDependent(border)
-    monkeypatch.setattr(nn.Linear, "forward", lambda layer, inputs: dependent(layer, inputs))
+    monkeypatch.setattr(nn.Linear, "forward", by_rows(border))
     shapes = geometry.find(probed, "sdpa", MOST)
     assert shapes is not None
     assert shapes.rows >= found
@@ -64,7 +52,7 @@ def test_a_kernel_that_changes_at_large_steps_only_is_noticed(folder, monkeypatc
     """Up to 64 rows nothing depends on the batch; a step of 90 has other bits: only tiles of 64 hold."""
     probed = network(folder("llama"), torch.float32)
     head = probed.get_output_embeddings().weight.shape
-    dependent = RowDependent(90)
+    dependent = by_rows(90)
     monkeypatch.setattr(
         nn.Linear,
         "forward",
@@ -84,10 +72,10 @@ def test_a_kernel_for_every_number_of_rows_is_met_by_tiles(folder, monkeypatch):
     """No multiple holds; with tiles each product has one shape, and the level is exact all the same."""
     plain = nn.functional.linear
 
-    def by_rows(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
+    def by_count(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
         return plain(inputs, layer.weight, layer.bias) * (1 + 2**-20 * (inputs.shape[-2] % 61))
 
-    monkeypatch.setattr(nn.Linear, "forward", by_rows)
+    monkeypatch.setattr(nn.Linear, "forward", by_count)
     engine = load(str(folder("llama")), "cpu", "float32", 64 * 16, max_rows=300)
     assert (engine.info.numerics, engine._model.geometry.tile) == ("exact", 16)
     text = tuple([(37 * position) % 90 for position in range(MOST)])
@@ -95,18 +83,6 @@ def test_a_kernel_for_every_number_of_rows_is_met_by_tiles(folder, monkeypatch):
     own = Segment(text[40:45], 40, tuple(range(6)), 5)
     other = Segment(text[:30], 0, (20, 21), 30)
     assert torch.equal(engine.forward([other, own]).logits, torch.cat([whole[:30], whole[40:45]]))
-
-
-def test_attention_that_depends_on_its_neighbours_makes_pieces_attend_alone(folder, monkeypatch):
-    plain = sdpa.scaled_dot_product_attention
-
-    def by_batch(queries, *tensors, **words):
-        out = plain(queries, *tensors, **words)
-        return out * (1 + 2**-20) if len(queries) > 1 else out
-
-    monkeypatch.setattr(sdpa, "scaled_dot_product_attention", by_batch)
-    shapes = geometry.find(network(folder("llama"), torch.float32), "sdpa", MOST)
-    assert shapes is not None and shapes.alone
 
 
 @pytest.mark.parametrize("queries", [11, 19, 43, 63])

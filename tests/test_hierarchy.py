@@ -319,15 +319,8 @@ def test_a_block_leaves_when_it_is_full_doubtful_or_at_an_end():
     assert block_of(vetted(1, agreed=False)) is None
     assert block_of(vetted(1, full=True)) == (10,)
     assert block_of(vetted(0, full=True)) is None
-
-
-def test_a_block_is_no_longer_than_the_longest_one_that_the_server_above_takes():
-    """`block_of` has a budget of eight."""
-    assert block_of(vetted(20), length=12) == tuple(range(10, 18))
-
-
-def test_blocks_behind_what_is_not_applied_yet_wait():
-    assert block_of(vetted(8, confirmed=2)) is None
+    assert block_of(vetted(8, confirmed=2)) is None, "it waits for what is not applied yet"
+    assert block_of(vetted(20), length=12) == tuple(range(10, 18)), "the server above takes eight"
 
 
 # -- where an answer ends -----------------------------------------------------------------------------------------

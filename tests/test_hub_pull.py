@@ -140,12 +140,6 @@ def test_a_split_model_is_fetched_whole(hub, capsys):
     assert pull("org/big:Q8_0") == 3 and "has no GGUF file Q8_0; it has Q6_K" in complaint(capsys)
 
 
-def test_another_quantization_comes_beside_it(hub, capsys):
-    assert pull(f"{NAME}:Q4_K_M") == 0 and pull(f"{NAME}:Q8_0") == 0
-    assert set(files()) == {"small-1b-q4_k_m.gguf", "small-1b-q8_0.gguf"}
-    assert set(read_pin(NAME).files) == set(files())
-
-
 def test_a_quantization_that_is_not_there(hub, capsys):
     assert pull(f"{NAME}:Q5_K_M") == 3
     assert f"{NAME} has no GGUF file Q5_K_M; it has Q4_K_M, Q8_0" in complaint(capsys)

@@ -30,7 +30,6 @@ from verify_server.front.server_metrics import metrics
 from verify_server.options.registries import ENGINES
 from verify_server.options.serve_config import ServeConfig
 from verify_server.rules.base import AcceptanceResult
-from verify_server.start.command import _tenants
 
 # -- of whom, and what --------------------------------------------------------------------------------------------
 
@@ -63,14 +62,6 @@ def test_nothing_is_written_for_a_tenant_that_did_not_agree(tmp_path):
     store = KeptStore(tmp_path / "kept")
     served(store, "token-b")
     assert list(store.folder.rglob("*")) == []
-
-
-def test_the_token_file_says_who_agreed(tmp_path):
-    file = tmp_path / "tokens"
-    file.write_text("t1 alice keep=1\nt2 bob\n")
-    file.chmod(0o600)
-    tenants = _tenants(ServeConfig(tokens=str(file)))
-    assert [tenants.limits_of(name).keep for name in ("alice", "bob")] == [1, 0]
 
 
 def test_drafts_do_not_change_what_is_kept(tmp_path):
@@ -202,20 +193,6 @@ def test_a_slow_disk_loses_texts_and_delays_nobody(tmp_path, monkeypatch):
     store.free.set()
     keeper.close()
     assert keeper.counts["kept"] == 50 - keeper.counts["dropped"]
-
-
-def test_a_full_disk_ends_neither_the_thread_nor_a_sequence(tmp_path, monkeypatch):
-    store = KeptStore(tmp_path / "kept")
-
-    def full(path: Path, content: bytes, private: bool = False) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("adapt.kept.kept_store.write_whole", full)
-    keeper = TextKeeper(store, WORDS)
-    keeper.offer(text())
-    keeper.offer(text())
-    keeper.close()
-    assert keeper.counts == {"kept": 0, "dropped": 0, "refused": 0, "failed": 2}
 
 
 async def test_the_metric_is_there_without_a_keeper(tmp_path):

@@ -11,8 +11,8 @@ from torch import nn
 
 from opensled.core.errors import SelfTestFailed
 from opensled.models import remembered
+from tests.tiny_models import by_rows, random_model
 from tests.tiny_models import folder as folder
-from tests.tiny_models import random_model
 from verify_server.engine.base import Segment
 from verify_server.engine.torch import geometry, known_geometry, loading, sdpa, selftest, short_model
 from verify_server.engine.torch.packing import Attend, Geometry
@@ -45,16 +45,6 @@ def require_exact(engine) -> None:
     whole = engine.forward([Segment(text, 0, tuple(range(6)), MOST)]).logits
     own, other = Segment(text[40:45], 40, tuple(range(6)), 5), Segment(text[:30], 0, (20, 21), 30)
     assert torch.equal(engine.forward([other, own]).logits, torch.cat([whole[:30], whole[40:45]]))
-
-
-def by_rows(border: int):
-    """A linear layer whose last bits depend on how many rows it is given: other bits from `border` rows on."""
-
-    def forward(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
-        out = nn.functional.linear(inputs, layer.weight, layer.bias)
-        return out * (1 + 2**-20) if inputs.shape[-2] < border else out
-
-    return forward
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2"])

@@ -13,7 +13,7 @@ from edge_client.link.remote import RemoteSession, RetryPolicy
 from edge_client.round.drafting import DraftThread
 from edge_client.round.generate import generate
 from opensled.core.answer import Task
-from opensled.core.errors import Overloaded, UsageError
+from opensled.core.errors import UsageError
 from opensled.core.messages import Draft, DraftBlock, DraftToken, Open, SamplingParams
 from tests.devices import TOKENIZER
 from tests.fakes import UNLIMITED, FakeEngine, OracleDrafter, continuation
@@ -180,18 +180,6 @@ async def test_a_resumed_session_is_not_forgotten_under_its_reader():
         await again.send(Draft(1, DraftBlock(3, (DraftToken(48),))))
         await asyncio.sleep(0.7)
         assert len(network.manager.remembered) == 1
-
-
-async def test_the_session_manager_counts():
-    async with running(FakeEngine(), limits=SessionLimits(max_sessions=2, linger=60)) as network:
-        first, second = [(await network.manager.open(Open((id, 2), LONG), "local"))[0] for id in (1, 2)]
-        for session in (first, second):
-            network.manager.loop.attach(session, 2)
-        with pytest.raises(Overloaded):
-            await network.manager.open(Open((5, 6), LONG), "local")
-        network.manager.leave(first)  # who has left gives way to who is there
-        await network.manager.open(Open((5, 6), LONG), "local")
-        assert first not in network.manager.remembered and second in network.manager.remembered
 
 
 async def test_kv_memory_smaller_than_a_draft_is_refused_at_the_start():

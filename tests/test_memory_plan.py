@@ -40,6 +40,7 @@ def test_what_is_left_goes_to_kv_but_for_a_part():
         "memory on cuda:0: weights 15.0 GiB, KV 5.4 GiB for 44,498 tokens, graphs 1.0 GiB, to compute in 0.2 GiB; "
         "23.0 GiB are free"
     )
+    assert "graphs" not in plan_memory(LLAMA._replace(graphs=0), CARD, WISH).describe()
 
 
 def test_as_many_tokens_as_are_asked_for_may_take_all_that_is_left():
@@ -173,7 +174,3 @@ def test_copies_of_files_count_as_free_and_a_container_ends_at_its_limit(tmp_pat
         (tmp_path / limit).parent.mkdir(parents=True)
         (tmp_path / limit).write_text(f"{number}\n")
         assert available_host_bytes(tmp_path / "meminfo", tmp_path, tmp_path / "own") == number
-
-
-def test_a_device_without_graphs_says_nothing_of_them():
-    assert "graphs" not in plan_memory(LLAMA._replace(graphs=0), CARD, WISH).describe()

@@ -255,10 +255,6 @@ def test_the_stop_sequence_that_ended_it_is_told(stream):
     assert (message["stop_reason"], message["stop_sequence"]) == ("stop_sequence", "END")
 
 
-def test_cut_off_by_its_length():
-    assert ask(FakeBackend(reason="length")).json()["stop_reason"] == "max_tokens"
-
-
 def test_a_count_asks_for_an_answer_of_no_tokens():
     backend = FakeBackend(words=(), reason="length")
     assert ask(backend, PATHS[1], stream=True).json() == {"input_tokens": STATS.prompt_tokens}

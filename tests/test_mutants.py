@@ -130,7 +130,8 @@ class Mutant:
 
 MUTANTS = {
     "one accepted token is thrown away": Mutant(
-        Match, "decide", accept_with(lambda n: max(0, n - 1)), test_session.test_tokens_per_round_match_the_law
+        Match, "decide", accept_with(lambda n: max(0, n - 1)),
+        test_session.test_a_right_draft_commits_all_of_it_and_a_bonus
     ),
     "one wrong token is accepted": Mutant(
         Match, "decide", accept_with(lambda n: n + 1),
@@ -168,7 +169,8 @@ MUTANTS = {
         test_session.test_max_tokens_inside_a_draft_wastes_no_position, (3,),
     ),
     "KV of rejected tokens counts as computed": Mutant(
-        Session, "commit", commit_without_rollback, test_session.test_tokens_per_round_match_the_law
+        Session, "commit", commit_without_rollback,
+        test_session.test_a_wrong_token_is_recovered_in_the_same_round, (1,),
     ),
     "accepted tokens are computed again": Mutant(
         Session, "commit", commit_recomputing_all, test_session.test_positions_computed_are_counted_once

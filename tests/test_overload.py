@@ -153,14 +153,6 @@ def test_a_freed_place_goes_to_who_has_less():
     assert hall.held() == "greedygreedygreedymodest"
 
 
-def test_nobody_who_is_inside_is_thrown_out():
-    hall = full()
-    for _ in range(50):
-        hall.refused("modest")
-        hall.now += 0.1
-    assert hall.held() == 4 * "greedy"
-
-
 def test_for_who_has_come_back_no_further_place_is_kept():
     hall = full()
     hall.refused("modest")

@@ -225,11 +225,6 @@ def refusal_code(reply):
     return reply.status_code, error.get("code") if isinstance(error, dict) else "forbidden_origin"
 
 
-def test_programs_that_say_nothing_are_not_browsers():
-    for method, path in PATHS:
-        assert admitted(LOCAL, method, path)
-
-
 # -- keys ---------------------------------------------------------------------------------------------------------
 
 

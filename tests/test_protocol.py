@@ -13,20 +13,6 @@ def block(base, *ids):
     return DraftBlock(base, tuple(DraftToken(id) for id in ids))
 
 
-def test_a_draft_on_the_truth_is_verified_as_it_is():
-    assert rebase(block(3, 7, 8), [1, 2, 3]) == block(3, 7, 8)
-
-
-def test_a_draft_whose_head_was_committed_keeps_its_rest():
-    assert rebase(block(3, 7, 8, 9), [1, 2, 3, 7]) == block(4, 8, 9)
-    assert rebase(block(3, 7, 8), [1, 2, 3, 7, 8]) == block(5)
-
-
-def test_a_draft_whose_head_differs_is_stale():
-    assert rebase(block(3, 7, 8), [1, 2, 3, 9]) is None
-    assert rebase(block(3, 7), [1, 2, 3, 7, 8]) is None
-
-
 def test_a_draft_on_the_future_is_the_peers_error():
     with pytest.raises(FutureBase):
         rebase(block(4, 7), [1, 2, 3])

@@ -151,23 +151,18 @@ class TestWindow:
     def test_the_beginning_and_the_end_are_seen(self):
         left_out, seen = select_text(self.TEXT, [], 0, 100, 500)
         assert (left_out, seen) == (900, [*range(25), *range(925, 1000)])
-
-    @pytest.mark.parametrize("length", [10, 100])
-    def test_a_short_text_is_seen_whole(self, length):
-        assert select_text(self.TEXT[:length], [], 0, 100, 500) == (0, list(self.TEXT[:length]))
-
-    def test_of_a_text_beyond_the_context_half_a_context_is_seen(self):
         left_out, seen = select_text(self.TEXT, [], 0, 500, 500)
-        assert (left_out, len(seen)) == (750, 250)
+        assert (left_out, len(seen)) == (750, 250), "of a text beyond the context half a context"
+        for length in (10, 100):
+            assert select_text(self.TEXT[:length], [], 0, 100, 500) == (0, list(self.TEXT[:length]))
+        # Another text does not inherit what was left out
+        assert select_text(list(range(5000, 5950)), self.TEXT[:25], 900, 100, 500)[0] == 850
 
     def test_the_next_turn_of_a_conversation_goes_on(self):
         left_out, seen = select_text(self.TEXT, [], 0, 100, 500)
         longer = [*self.TEXT, *range(2000, 2050)]
         again, more = select_text(longer, [*seen, 2000], left_out, 100, 500)
         assert again == left_out and more == [*seen, *longer[1000:]]
-
-    def test_another_text_does_not_inherit_what_was_left_out(self):
-        assert select_text(list(range(5000, 5950)), self.TEXT[:25], 900, 100, 500)[0] == 850
 
     def test_noise_is_that_of_the_place_in_the_whole_text(self):
         """Else shared noise would not agree, and at a temperature hardly a draft token would be right."""

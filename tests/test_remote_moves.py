@@ -103,14 +103,6 @@ def places(world):
     return [address for address, _ in world.started]
 
 
-def test_an_open_follows_to_where_it_is_sent():
-    world = World(home=[[Moved("b:1", b"ticket")]], **{"b:1": [[opened(b"mine"), Verdict(3, (7,))]]})
-    session = world.run(told(world, 1))
-    assert places(world) == ["", "b:1"] and session.truth.generated == (7,)
-    assert [sent[0].resume_token for sent in world.sent] == [b"", b"ticket"]
-    assert world.open_streams == 1 and session.reopened == 0
-
-
 def test_a_sequence_moves_in_mid_answer_with_all_it_holds_and_without_a_pause():
     draft = Draft(1, DraftBlock(4, (DraftToken(9), DraftToken(8))), 0.25)
     before = [opened(hint=3), Verdict(3, (7,), hint=2), Moved("b:1", b"ticket")]
@@ -146,6 +138,7 @@ def test_without_address_and_token_it_goes_where_it_asked_first_with_the_token_i
     )
     session = world.run(told(world, 2))
     assert places(world) == ["", "b:1", "", "c:1"] and session.truth.generated == (7, 8)
+    assert world.open_streams == session.reopened == 1, "before its first word it was only led on"
     assert [sent[0].resume_token for sent in world.sent] == [b"", b"", b"first", b"new"]
 
 
@@ -314,11 +307,6 @@ def test_a_bearer_token_in_clear_text_goes_to_no_other_host():
 
 
 # -- servers that drop a sequence again and again -----------------------------------------------------------------
-
-
-def test_once_costs_no_time():
-    world = World(home=[[opened(), Verdict(3, (7,))], [opened(), Verdict(4, (8,))]])
-    assert world.run(told(world, 2)).reopened == 1 and world.loop.now == 0
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,7 @@ def test_items_in_all_their_forms():
         ({"text": {}}, None),
         ({"text": {"format": {"type": "text"}, "verbosity": "medium"}}, None),
         ({"text": {"format": {"type": "json_object"}}}, Guide("{}")),
+        ({"tools": [{"type": "web_search"}]}, None),
         ({"tools": [LAMP, CLOCK]}, Guide("", READ, "auto", "", True)),
         ({"tools": [LAMP, CLOCK], "tool_choice": "none"}, Guide("", READ, "none", "", True)),
         (

@@ -220,12 +220,6 @@ def test_functions_of_one_name_in_two_namespaces_are_told_apart():
     assert (said["namespace"], said["name"]) == ("b", "lamp")
 
 
-def test_without_a_function_nothing_can_be_called():
-    backend = FakeBackend()
-    assert ask(backend, tools=[{"type": "web_search"}]).status_code == 200
-    assert backend.tasks[0].guide is None
-
-
 def test_a_reference_to_an_item_says_what_to_send():
     error = refusal(ask(FakeBackend(), [{"type": "item_reference", "id": "msg_1"}]))
     assert error["param"] == "input[0].type" and "send the item itself" in error["message"]

@@ -59,21 +59,6 @@ async def test_a_valid_token_admits_and_nothing_else_does(tmp_path):
         assert manager._signer.session_of(opened.resume_token, "bob") is None
 
 
-def test_a_token_file_others_can_read_is_refused(tmp_path):
-    path = tmp_path / "tokens"
-    path.write_text("secret alice\n")
-    path.chmod(0o644)
-    with pytest.raises(UsageError, match="chmod 600"):
-        read_tenants(path)
-    path.chmod(0o600)
-    assert read_tenants(path).of("Bearer secret") == "alice"
-    with pytest.raises(Unauthorized):
-        read_tenants(path).of("Basic secret")
-    path.write_text("secret\n")
-    with pytest.raises(UsageError, match="TOKEN TENANT"):
-        read_tenants(path)
-
-
 @pytest.mark.parametrize(
     ("mode", "own", "fine"),
     [

@@ -64,18 +64,14 @@ def test_a_unit_starts_what_it_says_and_may_do_no_more(service, system):
         service, longest_end(ServeConfig.drain)
     )
     assert ("DynamicUser" in values) == ("CapabilityBoundingSet" in values) == system
+    assert not system or (values["ProtectSystem"], values["ProtectHome"]) == ("strict", "yes")
+    assert not system or (values["DynamicUser"], values["CapabilityBoundingSet"]) == ("yes", "")
 
 
 @pytest.mark.parametrize(("service", "never"), [("serve", "2 3"), ("relay", "2 3"), ("edge", "2")])
 def test_a_device_waits_for_a_server_that_announces_itself(service, never):
     """`--server mdns` ended with 3 while the server slept, and was never started again."""
     assert service_values(written(service, False))["RestartPreventExitStatus"] == never
-
-
-def test_a_service_of_the_system_may_do_nothing_but_compute_and_use_the_network():
-    values = service_values(written("serve", True))
-    assert values["DynamicUser"] == "yes" and values["ProtectSystem"] == "strict"
-    assert values["CapabilityBoundingSet"] == "" and values["ProtectHome"] == "yes"
 
 
 def test_a_services_variables_are_options():

@@ -1,6 +1,5 @@
 """One session, step by step and without a loop: rounds are exact here, and no peer's fault costs another."""
 
-import random
 from dataclasses import replace
 
 import pytest
@@ -62,20 +61,6 @@ def test_positions_computed_are_counted_once():
     bench.draft(9, 9, 9)
     bench.step()
     assert bench.engine.computed == 10 + 4
-
-
-def test_tokens_per_round_match_the_law():
-    """E = (1 - a^(k+1)) / (1 - a) tokens per round at acceptance a (design: section 1)."""
-    bench = Bench(max_tokens=190)
-    bench.engine.num_blocks, bench.session.sequence.memory = 64, BlockTable(BlockPool(64, 4))
-    rng, rounds = random.Random(5), []
-    acceptance, k = 0.7, 4
-    while len(bench.session.sequence.tokens) < 180:
-        guess = [t if rng.random() < acceptance else 1 + t % 40 for t in bench.right(k)]
-        bench.draft(*guess)
-        rounds.append(len(bench.step().tokens))
-    law = (1 - acceptance ** (k + 1)) / (1 - acceptance)
-    assert sum(rounds) / len(rounds) == pytest.approx(law, rel=0.15)
 
 
 def test_a_draft_that_arrives_late_keeps_what_is_still_right():

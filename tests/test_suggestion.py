@@ -55,10 +55,7 @@ def test_another_word_finds_no_name(word):
     assert nearest(word, COMMANDS) is None
     assert nearest(word, KEYS) is None
     assert nearest(word, PROFILES) is None
-
-
-@pytest.mark.parametrize("word", UNRELATED)
-def test_what_all_names_of_a_kind_share_makes_no_likeness(word):
+    # What all names of a kind share makes no likeness
     assert nearest(f"--{word}", FLAGS) is None
     assert nearest(f"--no-{word}", FLAGS) is None
     assert nearest(f"OPENSLED_{word.upper()}", VARIABLES) is None

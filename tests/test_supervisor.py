@@ -163,20 +163,14 @@ async def test_one_that_still_loads_is_ended_without_a_drain():
         assert runtime.drained == ["replica-0"] and sorted(runtime.retired) == ["replica-0", "replica-1"]
 
 
-async def test_a_stopped_supervisor_starts_no_replica():
-    async with tended(up=2) as (supervisor, runtime):
-        await supervisor.stop()
-        supervisor.tend()
-        assert sorted(runtime.retired) == ["replica-0", "replica-1"] and alive(supervisor) == []
-        assert sum(runtime.lives.values()) == 2
-
-
-async def test_nor_does_one_that_was_stopped_before_it_began():
-    async with tended() as (supervisor, runtime):
+@pytest.mark.parametrize("up", [2, 0], ids=["at work", "before it began"])
+async def test_a_stopped_supervisor_starts_no_replica(up):
+    async with tended(up=up) as (supervisor, runtime):
         await supervisor.stop()
         supervisor.tend()
         await asyncio.sleep(0)
-        assert runtime.lives == {}
+        assert sorted(runtime.retired) == ["replica-0", "replica-1"][:up] and alive(supervisor) == []
+        assert sum(runtime.lives.values()) == up
 
 
 class Source:

@@ -58,9 +58,12 @@ def test_an_orin_nano(board):
     assert state.temperature_c == 72.218
 
 
-def test_an_agx_orin(board):
+def test_an_agx_orin(tmp_path):
+    root = plant("agx-orin", tmp_path)
     rails = 19.944 * 0.257 + 19.944 * 0.164 + 4.976 * 1.105
-    assert board("agx-orin").power_w == pytest.approx(rails)
+    assert Sensors(root).look().power_w == pytest.approx(rails)
+    write(root, class__hwmon__hwmon3__curr2_input="")
+    assert Sensors(root).look().power_w is None, "rails that are not all known add up to nothing"
 
 
 def test_a_jetson_that_throttles(tmp_path):
@@ -69,12 +72,6 @@ def test_a_jetson_that_throttles(tmp_path):
     write(root, class__thermal__cooling_device4__cur_state="1")
     state = Sensors(root).look()
     assert state.throttled and state.reasons == ("cpufreq-cpu0", "cpu-throttle-alert")
-
-
-def test_rails_that_are_not_all_known_add_up_to_nothing(tmp_path):
-    root = plant("agx-orin", tmp_path)
-    write(root, class__hwmon__hwmon3__curr2_input="")
-    assert Sensors(root).look().power_w is None
 
 
 def test_a_jetson_whose_sensors_only_the_i2c_driver_lists(tmp_path):

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from opensled.core.bounds import MAX_CHARACTERS
-from opensled.core.errors import InvalidRequest, NotFound, Overloaded, UsageError
+from opensled.core.errors import InvalidRequest, NotFound, Overloaded, Unauthorized, UsageError
 from opensled.core.messages import ChatMessage, Open, Prefill, SamplingParams
 from tests.fakes import CountingText, FakeEngine, HeldText
 from tests.serving import PROMPT, finish, first_reply, linked, serving
@@ -37,17 +37,19 @@ def token_file(tmp_path):
 
 def test_limits_in_the_token_file(token_file):
     path = token_file(
-        "t1 alice max_sessions=8 max_prompt=4096 positions_per_s=50\nt2 alice  # a second device\n"
+        "t1 alice max_sessions=8 max_prompt=4096 positions_per_s=50 keep=1\nt2 alice  # a second device\n"
         "t3 bob max_prompt=0\nt4 carol\n"
     )
     tenants = _tenants(
         ServeConfig(tokens=str(path), tenant_sessions=2, tenant_prompt=100, tenant_positions=9)
     )
     assert [tenants.of(f"Bearer t{number}") for number in (1, 2, 3, 4)] == ["alice", "alice", "bob", "carol"]
-    assert tenants.limits_of("alice") == TenantLimits(8, 4096, 50)
+    assert tenants.limits_of("alice") == TenantLimits(8, 4096, 50, keep=1)
     assert tenants.limits_of("bob") == TenantLimits(2, 0, 9)
     assert tenants.limits_of("carol") == TenantLimits(2, 100, 9)
     assert read_tenants(path).limits_of("carol") == TenantLimits()
+    with pytest.raises(Unauthorized):
+        tenants.of("Basic t1")
     certified = _tenants(ServeConfig(tls_client_ca="ca.pem", tenant_prompt=7))
     assert certified.by_certificate and certified.limits_of("anybody") == TenantLimits(0, 7)
 
@@ -74,9 +76,13 @@ def test_a_bad_line_is_named_without_its_token(token_file, text, problem):
     assert "secret" not in str(error.value)
 
 
-def test_a_missing_token_file(tmp_path):
+def test_a_token_file_that_is_missing_or_that_others_can_read(tmp_path, token_file):
     with pytest.raises(NotFound, match="token file"):
         read_tenants(tmp_path / "none")
+    path = token_file("secret alice")
+    path.chmod(0o644)
+    with pytest.raises(UsageError, match="chmod 600"):
+        read_tenants(path)
 
 
 # -- prompts ----------------------------------------------------------------------------------------------

@@ -88,14 +88,6 @@ def test_the_right_path_among_garbage_commits_all_of_it_and_a_bonus(bench):
     assert bench.session.sequence.computed == len(bench.session.sequence.tokens) - 1
 
 
-def test_where_no_child_is_right_the_target_recovers(bench):
-    a, b = bench.right(2)
-    bad = wrong(a, b)
-    bench.grow(tree(5, (bad[0], -1), (bad[1], -1), (a, -1), (bad[0], 2), (bad[1], 2), (bad[2], 1)))
-    assert bench.step() == Verdict(5, (a, b), 1, 1)
-    bench.check_kv()
-
-
 def test_of_twins_the_longer_path_counts_wherever_it_grows(bench):
     a, b, c, bonus = bench.right(4)
     bench.grow(tree(5, (a, -1), (wrong(b)[0], 0), (a, -1), (b, 2), (b, 2), (c, 4)))

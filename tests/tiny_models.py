@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 # Small, but with every feature on: grouped heads, windows shorter than the tests' sequences, soft caps, experts.
@@ -58,3 +59,13 @@ def random_model(arch: str, folder: Path, seed: int = 0, **overrides: object) ->
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The folder of a random model by family."""
     return cache(lambda family: random_model(family, tmp_path_factory.mktemp(family)))
+
+
+def by_rows(border: int) -> Callable[[nn.Linear, torch.Tensor], torch.Tensor]:
+    """A linear layer whose last bits depend on how many rows it is given: other bits from `border` rows on."""
+
+    def forward(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
+        out = nn.functional.linear(inputs, layer.weight, layer.bias)
+        return out * (1 + 2**-20) if inputs.shape[-2] < border else out
+
+    return forward
