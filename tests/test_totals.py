@@ -21,7 +21,7 @@ CEILINGS = {
     "value classes made at one place": 120,
     "numeric constants of the product's modules": 672,
 }
-SLACK = {PRODUCT: 100, LAB: 100, TESTS: 89_615, "kernel: lines": 100}  # a fall below it must lower the ceiling
+SLACK = {PRODUCT: 100, LAB: 100, TESTS: 100, "kernel: lines": 100}  # a fall below it must lower the ceiling
 # Net lines above a ceiling, by the part that borrowed them, until they are paid back by name; the sums only go down.
 BORROWED = {
     PRODUCT: {
