@@ -201,7 +201,7 @@ def chosen(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
 
     def choose(model: str, *installed: str) -> str:
         monkeypatch.setattr(load_target, "find_spec", lambda name: name if name in installed else None)
-        monkeypatch.setattr(load_target, "load_torch", lambda config: "torch")
+        monkeypatch.setattr(load_target, "load_torch", lambda config, host: "torch")
         monkeypatch.setattr(load_target, "load_llamacpp", lambda config: "llamacpp")
         return load_target.load(ServeConfig(model=model))
 
