@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from itertools import accumulate
-from math import inf
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,7 +26,7 @@ PAYS = {(): "none", (SERVER,): "beside", (DEVICES,): "devices", (SERVER, DEVICES
 Levels = Sequence[Found]
 
 
-def steps_of(levels: Levels, token_s: float) -> Any:
+def steps_of(levels: Levels, token_s: float) -> tuple[Any, Any]:
     """The costs of a target by its measured steps, and of a draft beside it, whose steps grow alike."""
     # That fewer rows take longer is noise
     seconds = [*accumulate((level["ms"] / 1000 for level in reversed(levels)), min)][::-1]
@@ -36,20 +35,20 @@ def steps_of(levels: Levels, token_s: float) -> Any:
     def verify_s(tokens: float, contexts: float, sessions: float = 0) -> float:
         return interpolated(curve, tokens) if tokens <= curve[-1][0] else ENDLESS_S
 
-    def draft_s(tokens: int, sessions: int, contexts: int) -> float:
-        return tokens * token_s * verify_s(sessions, contexts) / curve[0][1]
+    def pass_s(sessions: float, contexts: float) -> float:
+        return token_s * verify_s(sessions, contexts) / curve[0][1]
 
-    return SimpleNamespace(verify_s=verify_s, draft_s=draft_s, context_s=lambda rows: 0.0, longest=inf)
+    return SimpleNamespace(verify_s=verify_s), SimpleNamespace(verify_s=pass_s)
 
 
 def predict(levels: Levels, agreed: Found | None, link: str) -> Found:
     """Tokens/s of each user by who drafts, and who should draft. `agreed`: with a draft, if there is one."""
     heard: Found = agreed if agreed and agreed["ms"] else {"ms": 1000, "kinds": {"all": []}}
     shares = [right / drafted for right, drafted in heard["kinds"]["all"] if drafted >= FEW]
-    steps, worth = steps_of(levels, heard["ms"] / 1000), by_place(*shares or [0.0])
+    (steps, draft), worth = steps_of(levels, heard["ms"] / 1000), by_place(*shares or [0.0])
     rate = 1000 / heard["ms"]
     pace = Quantity(rate, rate, rate, "measured")
-    setting = Setting(steps, steps, DraftSpeed("", pace, pace), catalog.link(link), 0, 0, worth, worth)
+    setting = Setting(steps, draft, DraftSpeed("", pace, pace), catalog.link(link), 0, 0, worth, worth)
     most, found = levels[-1]["texts"], Found()
     for users in (users for users in USERS if users <= most):
         # The shortest draft is one more row for each of them
