@@ -1,4 +1,4 @@
-"""Drafts of vLLM's own drafter: how much of each a step verifies, and for whom it drafts after the step.
+"""Decides how much of each draft of vLLM's own drafter a step verifies, and which requests it drafts for next.
 
 The policy that plans for devices sees them as drafts of a server (`SessionView.servers`), and what it knows of their
 acceptance is learned here. Knows vLLM's requests by their counts of tokens only.
@@ -19,7 +19,7 @@ from scheduler.plan import NO_OFFER, OfferView, SchedulingPolicy, SessionView, S
 from verify_server.drafting.model import ServerModel
 from verify_server.round.server_source import PRIOR, SHARE
 
-# Chosen: seconds between two questions to the policy while nobody drafts, in the worst case late by as much
+# Chosen: minimum seconds between two plans while nobody drafts; a change is noticed later by at most as much
 LOOK_S = 0.05
 # Beside vLLM's own in a step, and in what the worker returns
 ASKS, DRAFTED = "opensled_asks", "opensled_drafted"
@@ -101,7 +101,7 @@ class Proposals:
         self._texts.pop(request_id, None)
 
     def plan(self, deciding: Collection[str], profile: HardwareProfile, now: float) -> None:
-        """Cut the drafts of the requests that the next step decides, and choose for whom to draft after it."""
+        """Cut the drafts that the next step verifies, and choose the requests to draft for after it."""
         texts = [text for id, text in self._texts.items() if id in deciding]
         for text in texts:
             text.take()

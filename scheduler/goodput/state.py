@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from math import inf
 from typing import NamedTuple
 
@@ -148,8 +149,7 @@ def _review(
     drafts = planner.device[best.arms, planner.all] > 0
     expected = dict(_expect_rates(old, present, best, drafts, state.outcomes.worth, now))
     state = replace(state, arms=arms, hints=hints, asks=asks, load=load, expected=expected)
-    sources = range(1 + max([len(one.servers) for one in present]))
-    pays = [_pays(present, profile, state.writing, best.arms, source) for source in sources]
+    pays = cache(partial(_pays, present, profile, state.writing, best.arms))
     probes = dict(_probes(state, present, profile, now, pays))
     return replace(state, probes=probes, until=max([probe.until for probe in probes.values()], default=-inf))
 
@@ -205,7 +205,7 @@ def _probes(
     sessions: Sequence[SessionView],
     profile: HardwareProfile,
     now: float,
-    pays: Sequence[bool],
+    pays: Callable[[int], bool],
 ) -> Iterator[tuple[Source, Probe]]:
     """The probes of all sources that may draft and rest; `pays`: see `_pays`."""
     for session in sessions:
@@ -217,15 +217,14 @@ def _probes(
             forecast, source = offer.forecast, (session.id, number)
             if forecast is None or not offer.longest or ordered.get(number):
                 continue
-            is_new = not (forecast.drafts if drafting is None else drafting.measured)
-            if not (is_new or pays[number]):
-                continue
             probe = state.probes.get(source)
             if probe is None or now >= probe.due:
                 costs = ProbeCosts.of(offer, len(sessions), state.load, drafting)
                 # A device whose times are only guesses is asked for its first drafts before it is told to rest, and one
                 # that has long rested is asked again: the pause may be longer than all its answers.
                 is_due = drafting is None and (not forecast.drafts or forecast.rested > RESTED)
-                probe = costs.begin(now) if probe or is_due else costs.first(session.id, now)
+                is_new = not (forecast.drafts if drafting is None else drafting.measured)
+                begins = (probe or is_due) and (is_new or pays(number))
+                probe = costs.begin(now) if begins else costs.first(session.id, now)
             if drafting is None or drafting.read_s * offer.unread <= state.load.step_s:
                 yield source, probe
